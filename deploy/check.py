@@ -140,7 +140,7 @@ def chart(roles):
     run("helm lint", "helm", "lint", "--strict", str(folder))
     worker = {"name": "w", "namespace": "n", "queue": "q", "readyJobs": "1", "oldestReadyMilliseconds": "1"}
     worker |= {"minReplicas": "0", "maxReplicas": "2"}
-    everything = ["roles.scheduler.enabled=true", "executors.xxl=true", "executors.ports={9999,7000}"]
+    everything = ["roles.scheduler.enabled=true", "signing.enabled=true", "executors.xxl=true", "executors.ports={9999,7000}"]
     everything += ["autoscaling.enabled=true", "serviceMonitor.enabled=true", "rules.document=version = 1"]
     everything += [f"jobWorkers[0].{key}={value}" for key, value in worker.items()]
     for settings in [[], everything]:

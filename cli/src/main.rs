@@ -68,6 +68,9 @@ enum Command {
     /// Seal the ledger's transfers against changes, and prove that none was changed since
     #[command(subcommand)]
     Ledger(admin::ledger::LedgerCommand),
+    /// Manage the keys that senders sign records with, and consumers verify them by
+    #[command(subcommand)]
+    Signing(admin::signing::SigningCommand),
     /// Check, show, change and roll back the live rules: queues, routes, limits, fuses, budgets, pacing
     #[command(subcommand)]
     Rules(admin::rules::RulesCommand),
@@ -138,6 +141,7 @@ fn main() -> ExitCode {
         Command::Access(command) => admin::access::run(command).map(|()| Outcome::Clean),
         Command::Keys(command) => admin::keys::run(command).map(|()| Outcome::Clean),
         Command::Ledger(command) => admin::ledger::run(command),
+        Command::Signing(command) => admin::signing::run(command).map(|()| Outcome::Clean),
         Command::Rules(command) => admin::rules::run(command),
         Command::Topics(args) => admin::topics::run(args),
         Command::Token(command) => admin::token::run(command).map(|()| Outcome::Clean),

@@ -57,7 +57,21 @@ impl ArchiveClient {
     /// # Errors
     /// [`CallError`].
     pub async fn replay(&self, id: i64, actor: String) -> Result<GrantReply, CallError> {
-        let request = ReplayArchivedRequest { id, actor };
+        self.replay_despite_signature(id, actor, String::new()).await
+    }
+
+    /// The same for a record of which nothing proves who wrote it: the caller vouches for it, and `reason` is kept with the
+    /// replay. An empty reason vouches for nothing.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub async fn replay_despite_signature(
+        &self,
+        id: i64,
+        actor: String,
+        reason: String,
+    ) -> Result<GrantReply, CallError> {
+        let request = ReplayArchivedRequest { id, actor, despite_signature: reason };
         let call = self.link.call(Repeat::Never, None, &request, |channel, request| async move {
             stub(channel).replay_archived(request).await
         });

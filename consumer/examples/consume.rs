@@ -115,6 +115,7 @@ async fn drain(broker: &EmbeddedBroker, dir: &Path, events: u64) -> Result<Durat
         requeue_sink: Arc::new(Nothing),
         spill_log: Arc::new(SpillLog::open(dir, 1 << 20)?),
         long_delays: None,
+        signatures: None,
         limiter: Arc::new(SharedLimiter::new(Arc::new(Limiter::new(limit, now)), now)),
         rules: Arc::new(move || Arc::clone(&rules)),
         clock,

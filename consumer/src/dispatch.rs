@@ -16,6 +16,8 @@ use crate::grant_calls::GrantCalls;
 use crate::hand_over::HandOver;
 use crate::in_flight::InFlightTable;
 use crate::lanes::Lanes;
+use crate::key_gone::KeyGone;
+use crate::late_keys::LateKeys;
 use crate::liveness::{Liveness, SessionChange};
 use crate::membership::Membership;
 use crate::options::Options;
@@ -26,6 +28,7 @@ use crate::probation::{Held, Probation};
 use crate::replay::Replay;
 use crate::retry_state::RetryState;
 use crate::shared_limiter::SharedLimiter;
+use crate::signatures::Entrance;
 use crate::stats::ConsumerStats;
 use crate::units::NS_PER_MS;
 use crate::watchdog;
@@ -68,8 +71,18 @@ pub(crate) struct Dispatch {
 
 impl Dispatch {
     pub fn new(parts: Parts, options: Options, stats: Arc<ConsumerStats>) -> Self {
-        let Parts { topic, source, rewards, requeue_sink, spill_log, long_delays, limiter, rules, clock } =
-            parts;
+        let Parts {
+            topic,
+            source,
+            rewards,
+            requeue_sink,
+            spill_log,
+            long_delays,
+            limiter,
+            rules,
+            clock,
+            signatures,
+        } = parts;
         let topic: Arc<str> = topic.into();
         let now_ns = clock.monotonic_ns();
         let of = source.partitions();
@@ -82,9 +95,14 @@ impl Dispatch {
             options.jitter_seed,
             Arc::clone(&stats),
         );
+        let entrance = Entrance::new(Arc::clone(&topic), signatures);
+        entrance.show(&stats);
         let flow = Flow {
             topic: Arc::clone(&topic),
             stats: Arc::clone(&stats),
+            entrance,
+            late_keys: LateKeys::default(),
+            key_gone: KeyGone::default(),
             limiter: Arc::clone(limiter.limiter()),
             rules: rules(),
             table: InFlightTable::new(broker.acks()),
@@ -200,6 +218,7 @@ impl Dispatch {
         let Self { flow, limiter, stats, topic, .. } = self;
         limiter.apply(&flow.rules, Now(now_ns));
         flow.lanes.apply(&flow.rules, topic, limiter.limiter(), |name| stats.of_type(name));
+        flow.entrance.apply(&flow.rules);
         stats.rules_version.set(flow.rules.version);
         flow.send_back_closed_lanes();
     }
@@ -222,6 +241,7 @@ impl Dispatch {
             self.flow.lanes.look(now_ns);
             self.flow.send_back_closed_lanes();
             self.flow.unpin_full_windows(now_ns);
+            self.flow.look_at_late_keys(now_ns, self.clock.wall_ms());
             watchdog::look(&mut self.flow, now_ns);
         }
     }

@@ -7,22 +7,23 @@ use crate::grant_calls::{CallEnd, GrantCall, GrantCalls, Tally};
 use crate::hand_over::{HandOver, HandOverEnd};
 use crate::health::CallAnswer;
 use crate::in_flight::{InFlightRecord, InFlightTable, Key, Place};
+use crate::key_gone::KeyGone;
 use crate::lanes::{Entry, Lanes};
+use crate::late_keys::LateKeys;
 use crate::outbox::RetryMetadata;
 use crate::pace::Pace;
 use crate::partitions::Partitions;
-use crate::probation::position;
-use crate::record_head::{self, RecordHead};
+use crate::record_head::RecordHead;
 use crate::requeue_delay::delay_ms;
 use crate::retry_state::{RetryAnswer, RetryState};
 #[cfg(feature = "sabotage")]
 use crate::sabotage::{Stage, handles};
+use crate::signatures::Entrance;
 use crate::stats::{Cause, ConsumerStats};
 use crate::units::NS_PER_MS;
-use crate::window::Ticket;
 use bytes::Bytes;
 use std::sync::Arc;
-use windfall_contract::broker::{Epoch, InRecord, Position};
+use windfall_contract::broker::Epoch;
 use windfall_contract::rewards::{GrantReply, Rejection, RetryReason};
 use windfall_contract::rules::Rules;
 use windfall_limiter::{Limiter, Now};
@@ -41,6 +42,9 @@ const NO_ANSWER: GrantReply = GrantReply::Retry { after_ms: 0, reason: RetryReas
 pub(crate) struct Flow {
     pub topic: Arc<str>,
     pub stats: Arc<ConsumerStats>,
+    pub entrance: Entrance,
+    pub late_keys: LateKeys,
+    pub key_gone: KeyGone,
     pub limiter: Arc<Limiter>,
     pub rules: Arc<Rules>,
     pub table: InFlightTable,
@@ -54,7 +58,7 @@ pub(crate) struct Flow {
     pub archive: Archive,
 }
 
-/// Delivery: assignments, revocations, records.
+/// Assignments and revocations, and where a record waits.
 impl Flow {
     pub fn assigned(&mut self, partition: u32, epoch: Epoch, next_offset: u64, now_ns: u64) {
         if let Some(old) = self.partitions.epoch(partition) {
@@ -76,104 +80,13 @@ impl Flow {
             self.table.remove(key);
         }
         self.lanes.forget_gone(&self.table);
+        self.late_keys.forget_gone(&self.table);
         tracing::info!(topic = %self.topic, partition, epoch = epoch.0, "revoked");
-    }
-
-    pub fn arrived(&mut self, record: InRecord, now_ns: u64, wall_ms: i64) {
-        if let Some(ticket) = self.deliver(&record) {
-            self.take_in(record, ticket, now_ns, wall_ms);
-        }
-    }
-
-    /// Takes a record into its window, if its partition is owned.
-    pub fn deliver(&mut self, record: &InRecord) -> Option<Ticket> {
-        let own = self.partitions.under(record.partition, record.epoch)?;
-        let ticket = own.deliver(record.offset);
-        if ticket.is_err() {
-            self.stats.not_ascending.add(1);
-        }
-        ticket.ok()
-    }
-
-    /// Takes in a record that is in its window, if its partition is still owned.
-    pub fn take_in(&mut self, record: InRecord, ticket: Ticket, now_ns: u64, wall_ms: i64) {
-        let InRecord { partition, epoch, offset, payload, .. } = record;
-        handles(Stage::Arrival, &payload);
-        let Some(own) = self.partitions.under(partition, epoch) else { return };
-        let head = record_head::read(&payload);
-        let lane = head.as_ref().ok().and_then(|head| self.lanes.find(head.bonus_type));
-        own.delivered(lane);
-        let mut in_flight = InFlightRecord {
-            position: Position { partition, epoch, offset },
-            ticket: keep(ticket),
-            payload: payload.clone(),
-            lane,
-            attempt: 0,
-            failures: 0,
-            not_before_ms: 0,
-            since_ns: now_ns,
-            held_since_ns: now_ns,
-            place: Place::Gone,
-            cut_at: 0,
-            uncut: 0,
-            open: 1,
-            undecided_since_ns: None,
-            undecided_at_ns: 0,
-            is_overdue: false,
-        };
-        match head {
-            Ok(head) => {
-                (in_flight.attempt, in_flight.failures) = (head.attempt, head.failures);
-                in_flight.not_before_ms = head.not_before_ms;
-                (in_flight.cut_at, in_flight.uncut) = (head.events_at, head.count);
-                in_flight.open = head.count;
-                let key = self.table.insert(in_flight);
-                self.stats.events_fetched.add(head.count.into());
-                self.place(key, &head, now_ns, wall_ms);
-            }
-            Err(bad) => {
-                let key = self.table.insert(in_flight);
-                self.stats.malformed.add(1);
-                let detail = format!("record {partition}/{offset}: {bad}");
-                self.work_begins(key, now_ns);
-                self.archive.push(ArchiveItem::record(key, payload, detail));
-            }
-        }
-    }
-
-    /// Takes in a record that is not to be handled: it goes to the archive as it came, and nowhere else, however long
-    /// the archive takes.
-    pub fn quarantine(&mut self, record: &InRecord, ticket: Ticket, now_ns: u64) -> Key {
-        let position = position(record);
-        let in_flight = InFlightRecord {
-            position,
-            ticket: keep(ticket),
-            payload: record.payload.clone(),
-            lane: None,
-            attempt: 0,
-            failures: 0,
-            not_before_ms: 0,
-            since_ns: now_ns,
-            held_since_ns: now_ns,
-            place: Place::Gone,
-            cut_at: 0,
-            uncut: 0,
-            open: 1,
-            undecided_since_ns: None,
-            undecided_at_ns: 0,
-            is_overdue: false,
-        };
-        let key = self.table.insert(in_flight);
-        let detail =
-            format!("record {}/{}/{} made a consumer panic", self.topic, position.partition, position.offset);
-        let payload = record.payload.clone();
-        self.archive.push(ArchiveItem::whole(key, payload, Rejection::Quarantined, detail));
-        key
     }
 
     /// Decides where a record waits. Nothing is done with it before it is due: a record that was requeued with a delay
     /// must not spin through the queue.
-    fn place(&mut self, key: Key, head: &RecordHead<'_>, now_ns: u64, wall_ms: i64) {
+    pub fn place(&mut self, key: Key, head: &RecordHead<'_>, now_ns: u64, wall_ms: i64) {
         let Some(record) = self.table.get_mut(key) else { return };
         if head.failures > self.rules.pacing.max_failures {
             let is_known = record.lane.is_some();
@@ -271,7 +184,7 @@ impl Flow {
 
     /// From now on the record's age counts towards the head-of-line deadline. A record that is not due has no work of
     /// its own yet, so it is not stuck, however long it waits.
-    fn work_begins(&mut self, key: Key, now_ns: u64) {
+    pub fn work_begins(&mut self, key: Key, now_ns: u64) {
         let Some(record) = self.table.get_mut(key) else { return };
         (record.since_ns, record.held_since_ns) = (now_ns, now_ns);
         self.partitions.work_begins(record.position.partition, key);
@@ -436,7 +349,13 @@ impl Flow {
         }
         if goes_back {
             let bonus_type = Arc::clone(&self.lanes[part.lane].name);
-            let metadata = RetryMetadata { bonus_type, attempt: record.attempt, failures, not_before_ms: 0 };
+            let metadata = RetryMetadata {
+                bonus_type,
+                attempt: record.attempt,
+                failures,
+                origin: record.origin,
+                not_before_ms: 0,
+            };
             self.count_requeued(Some(part.lane), Cause::Failed, 1);
             return self.retries.push(&metadata, after_ms, part.key, event.clone());
         }
@@ -499,6 +418,7 @@ impl Flow {
             bonus_type: self.bonus_type(record),
             attempt: record.attempt,
             failures,
+            origin: record.origin,
             not_before_ms: record.not_before_ms,
         };
         self.count_requeued(record.lane, cause, events.len());
@@ -562,6 +482,9 @@ impl Flow {
 
     /// Requeues an item that the archive did not take in time; it is archived when it is delivered again.
     fn archive_later(&mut self, item: ArchiveItem) {
+        if item.failed.rejection == Rejection::Unverified {
+            return self.archive.push(item);
+        }
         let Some(record) = self.table.get(item.key) else { return };
         self.stats.count_requeued(Cause::Deadline, 1);
         if item.is_record {
@@ -571,6 +494,7 @@ impl Flow {
             bonus_type: self.bonus_type(record),
             attempt: record.attempt,
             failures: item.failures,
+            origin: record.origin,
             not_before_ms: 0,
         };
         self.retries.push(&metadata, 0, item.key, item.failed.payload);
@@ -592,7 +516,7 @@ impl Flow {
     }
 
     /// Cuts the remaining events of a record, wherever it waits; `None` where none is left.
-    fn cut_rest(&mut self, key: Key) -> Option<Vec<Bytes>> {
+    pub fn cut_rest(&mut self, key: Key) -> Option<Vec<Bytes>> {
         self.leave_place(key);
         let record = self.table.get_mut(key).filter(|record| record.uncut > 0)?;
         let mut events = Vec::with_capacity(record.uncut as usize);
@@ -639,38 +563,22 @@ impl Flow {
     }
 
     /// Whether as much is in flight as may be (I9): as if every lane were full, and the delay queue, and as much again
-    /// were in calls and going back or to the archive.
+    /// were in calls, going back or to the archive, and waiting for a key.
     pub fn is_table_full(&self) -> bool {
-        let bytes_max = self.rules.pacing.lane_bytes_max.saturating_mul(self.lanes.len() as u64 + 3);
+        let bytes_max = self.rules.pacing.lane_bytes_max.saturating_mul(self.lanes.len() as u64 + 4);
         self.table.len() >= RECORDS_IN_FLIGHT_MAX || self.table.bytes() >= bytes_max
     }
 
-    /// Whether nothing is in flight and nothing is being requeued.
+    /// Whether nothing is in flight and nothing is being requeued. What waits for a key is left to the next reader.
     pub fn is_empty(&self) -> bool {
-        self.table.len() == 0 && self.retries.is_empty()
+        self.table.len() == self.late_keys.len() && self.retries.is_empty()
     }
-}
-
-/// Keeps the ticket until its record is settled.
-#[cfg(not(feature = "sabotage"))]
-fn keep(ticket: Ticket) -> Option<Ticket> {
-    Some(ticket)
-}
-
-/// Keeps the ticket until its record is settled, unless the promise is to be broken.
-#[cfg(feature = "sabotage")]
-fn keep(ticket: Ticket) -> Option<Ticket> {
-    if crate::sabotage::is_early_mark() {
-        ticket.finish();
-        return None;
-    }
-    Some(ticket)
 }
 
 /// Where a test may make the loop panic, by the bytes that it handles.
 #[cfg(not(feature = "sabotage"))]
 #[derive(Clone, Copy)]
-enum Stage {
+pub(crate) enum Stage {
     Arrival,
     Answer,
     WriteBack,
@@ -679,4 +587,4 @@ enum Stage {
 /// Does nothing, except under test.
 #[cfg(not(feature = "sabotage"))]
 #[inline]
-const fn handles(_: Stage, _: &Bytes) {}
+pub(crate) const fn handles(_: Stage, _: &Bytes) {}

@@ -147,6 +147,7 @@ impl Flow {
             bonus_type: Arc::clone(&self.lanes[at].name),
             attempt: record.attempt,
             failures: asked.failures,
+            origin: record.origin,
             not_before_ms: 0,
         };
         self.count_requeued(Some(at), cause, asked.events.len());

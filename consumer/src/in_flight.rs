@@ -19,6 +19,8 @@ pub(crate) struct InFlightRecord {
     pub lane: Option<usize>,
     pub attempt: u32,
     pub failures: u32,
+    /// The number of the key that its original was signed with; 0 where that is not known.
+    pub origin: u32,
     /// The due time in the record's head; 0 once it is due.
     pub not_before_ms: i64,
     /// Since when its own work is under way: its arrival, or when it was due if that came later.
@@ -71,6 +73,29 @@ pub(crate) struct InFlightTable {
 }
 
 impl InFlightRecord {
+    /// A record that goes to the archive as it came.
+    pub fn whole(position: Position, ticket: Option<Ticket>, payload: Bytes, now_ns: u64) -> Self {
+        Self {
+            position,
+            ticket,
+            payload,
+            lane: None,
+            attempt: 0,
+            failures: 0,
+            origin: 0,
+            not_before_ms: 0,
+            since_ns: now_ns,
+            held_since_ns: now_ns,
+            place: Place::Gone,
+            cut_at: 0,
+            uncut: 0,
+            open: 1,
+            undecided_since_ns: None,
+            undecided_at_ns: 0,
+            is_overdue: false,
+        }
+    }
+
     /// Cuts up to `most` events off the front, as slices of the payload.
     pub fn cut(&mut self, most: u32, out: &mut Vec<Bytes>) -> Result<u32, Malformed> {
         let take = most.min(self.uncut);
@@ -188,6 +213,15 @@ impl InFlightTable {
         (0_u32..).zip(&self.slots).filter_map(key).collect()
     }
 
+    /// The records that have come in, and for which `find` finds something in their payload.
+    pub fn admitted<T>(&self, find: impl Fn(&[u8]) -> Option<T>) -> Vec<(Key, T)> {
+        let of_slot = |(index, (generation, slot)): (u32, &(u32, Option<InFlightRecord>))| {
+            let record = slot.as_ref().filter(|record| record.lane.is_some() || record.uncut > 0)?;
+            Some((Key { index, generation: *generation }, find(&record.payload)?))
+        };
+        (0_u32..).zip(&self.slots).filter_map(of_slot).collect()
+    }
+
     /// Settles `events` events of a record. The last one finishes the record; returns whether it did.
     #[inline]
     pub fn settle(&mut self, key: Key, events: u32) -> bool {
@@ -215,24 +249,8 @@ pub(crate) mod tests {
     use windfall_contract::broker::Epoch;
 
     pub(crate) fn record_in(partition: u32) -> InFlightRecord {
-        InFlightRecord {
-            position: Position { partition, epoch: Epoch(1), offset: 0 },
-            ticket: None,
-            payload: Bytes::new(),
-            lane: None,
-            attempt: 0,
-            failures: 0,
-            not_before_ms: 0,
-            since_ns: 0,
-            held_since_ns: 0,
-            place: Place::Gone,
-            cut_at: 0,
-            uncut: 0,
-            open: 1,
-            undecided_since_ns: None,
-            undecided_at_ns: 0,
-            is_overdue: false,
-        }
+        let position = Position { partition, epoch: Epoch(1), offset: 0 };
+        InFlightRecord::whole(position, None, Bytes::new(), 0)
     }
 
     #[test]

@@ -6,7 +6,8 @@
 //! round through its queue, or is handed over to [`LongDelays`](windfall_contract::long_delays::LongDelays)). It knows
 //! brokers and rewards by their contracts alone.
 //! # The path of a record
-//! 1. **Fetch.** A poll brings as many records as the lanes can take; see *Pace*.
+//! 1. **Fetch.** A poll brings as many records as the lanes can take; see *Pace*. Where [`Parts::signatures`] has keys, each
+//!    is verified before anything of it is looked at (I12).
 //! 2. **Window** ([`window`]). The record gets a ticket. The committed offset of a partition never passes a
 //!    record whose ticket is not finished (I3), and the ticket is finished when each of its events is credited,
 //!    archived, or stored elsewhere: in a queue that has acknowledged it, or in the [`spill_log`], synced.
@@ -23,6 +24,8 @@
 //!
 //! | rule | owner |
 //! |---|---|
+//! | who may bring a record in, and what waits for a key that this process does not have yet | `signatures`, `late_keys` |
+//! | what came in by a key that is destroyed since | `key_gone` |
 //! | which records are in flight, and when one is finished | `in_flight` |
 //! | what waits for its limit, and how much may | `lane`, `lanes` |
 //! | what was asked for, was not decided, and waits in its lane to be asked for again | `ask_again` |
@@ -128,6 +131,7 @@
 //! `examples/consume.rs` is a whole program on the embedded broker.
 
 mod archive;
+mod arrival;
 mod ask_again;
 mod broker_link;
 mod caught;
@@ -143,6 +147,8 @@ mod health;
 mod in_flight;
 mod lane;
 mod lanes;
+mod key_gone;
+mod late_keys;
 mod liveness;
 mod membership;
 mod options;
@@ -161,6 +167,7 @@ mod retry_state;
 #[cfg(feature = "sabotage")]
 pub mod sabotage;
 mod shared_limiter;
+mod signatures;
 pub mod spill_log;
 mod stats;
 mod supervisor;
@@ -176,6 +183,7 @@ pub use options::{Options, OutOfRange};
 pub use parts::{Parts, RulesNow};
 pub use requeue::{Done, RequeueOutcome, RequeueRecord, RequeueSink};
 pub use shared_limiter::{Member, SharedLimiter};
+pub use signatures::{Signatures, Unsigned};
 pub use spill_log::SpillLog;
 pub use stats::{Cause, ConsumerStats, Count, TypeStats};
 pub use supervisor::{OpenSource, Opening, SupervisedParts, Supervisor, SupervisorState};

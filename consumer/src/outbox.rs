@@ -24,6 +24,8 @@ pub(crate) struct RetryMetadata {
     pub bonus_type: Arc<str>,
     pub attempt: u32,
     pub failures: u32,
+    /// The number of the key that its original was signed with; 0 where that is not known.
+    pub origin: u32,
     pub not_before_ms: i64,
 }
 
@@ -34,6 +36,7 @@ pub(crate) struct PendingRequeue {
     /// The attempt that it will have.
     attempt: u32,
     failures: u32,
+    origin: u32,
     not_before_ms: i64,
     /// The least delay that the service or a downstream asked for.
     after_ms: u64,
@@ -62,6 +65,7 @@ impl Outbox {
         let fits = |pending: &PendingRequeue| {
             pending.attempt == metadata.attempt.saturating_add(1)
                 && pending.failures == metadata.failures
+                && pending.origin == metadata.origin
                 && pending.not_before_ms == metadata.not_before_ms
                 && *pending.bonus_type == *metadata.bonus_type
         };
@@ -94,6 +98,7 @@ impl Outbox {
             bonus_type: "".into(),
             attempt: 0,
             failures: 0,
+            origin: 0,
             not_before_ms: 0,
             after_ms: 0,
             body: Body::Raw(record),
@@ -127,6 +132,7 @@ impl PendingRequeue {
             bonus_type: Arc::clone(&metadata.bonus_type),
             attempt: metadata.attempt.saturating_add(1),
             failures: metadata.failures,
+            origin: metadata.origin,
             not_before_ms: metadata.not_before_ms,
             after_ms: 0,
             body: Body::Events(Vec::new()),
@@ -165,7 +171,7 @@ impl PendingRequeue {
             not_before_ms: self.not_before_ms,
             count: self.events(),
         };
-        let payload = record::build(head, events.iter().map(|event| &event[..]));
+        let payload = record::build_copy(head, self.origin, events.iter().map(|event| &event[..]));
         let first = events.first().map(|event| &event[..]).unwrap_or_default();
         // An event that cannot be read still goes back; the reward service archives it when it is its turn.
         let view = EventRef::parse(first).unwrap_or_default();
@@ -219,13 +225,16 @@ mod tests {
         let mut outbox = Outbox::default();
         let mut table = InFlightTable::default();
         let keys: Vec<_> = (0..3).map(|n| table.insert(record_in(n))).collect();
-        let past = RetryMetadata { bonus_type: "cash".into(), attempt: 2, failures: 1, not_before_ms: 0 };
+        let past =
+            RetryMetadata { bonus_type: "cash".into(), attempt: 2, failures: 1, origin: 7, not_before_ms: 0 };
         for n in 0..300_u32 {
             outbox.push(&past, n.into(), keys[n as usize / 100], Bytes::from_static(b"e"));
         }
-        outbox.push(&RetryMetadata { failures: 2, ..past }, 0, keys[0], Bytes::from_static(b"f"));
+        outbox.push(&RetryMetadata { failures: 2, ..past.clone() }, 0, keys[0], Bytes::from_static(b"f"));
+        // Of another sender, who answers for its own events alone.
+        outbox.push(&RetryMetadata { origin: 8, ..past }, 0, keys[0], Bytes::from_static(b"g"));
         let records = outbox.take(&pacing(), 1_000_000, &mut Jitter::new(1));
-        assert_eq!(records.iter().map(PendingRequeue::events).collect::<Vec<_>>(), [256, 44, 1]);
+        assert_eq!(records.iter().map(PendingRequeue::events).collect::<Vec<_>>(), [256, 44, 1, 1]);
         assert_eq!(records[0].parts, [(keys[0], 100), (keys[1], 100), (keys[2], 56)]);
         assert_eq!((records[1].attempt, records[1].failures), (3, 1));
         // Attempt 3 is delayed by 200 to 400 ms, and by the 299 ms that somebody asked for at least.
@@ -233,6 +242,8 @@ mod tests {
         let built = records[1].build();
         let (head, events) = record::split(&built.payload).unwrap();
         assert_eq!((head.attempt, head.failures, head.count), (3, 1, 44));
+        let origins = records.iter().map(|own| record::signed_parts(&own.build().payload).unwrap().origin);
+        assert_eq!(origins.collect::<Vec<_>>(), [7, 7, 7, 8]);
         assert_eq!(events.filter(Result::is_ok).count(), 44);
     }
 
@@ -241,7 +252,7 @@ mod tests {
         let mut outbox = Outbox::default();
         let key = InFlightTable::default().insert(record_in(0));
         let (bonus_type, attempt) = ("cash".into(), u32::MAX);
-        let past = RetryMetadata { bonus_type, attempt, failures: 0, not_before_ms: 0 };
+        let past = RetryMetadata { bonus_type, attempt, failures: 0, origin: 0, not_before_ms: 0 };
         (0..2).for_each(|_| outbox.push(&past, 0, key, Bytes::from_static(b"e")));
         let records = outbox.take(&pacing(), 0, &mut Jitter::new(1));
         assert_eq!(
@@ -257,7 +268,7 @@ mod tests {
         let began = std::time::Instant::now();
         for not_before_ms in 0..100_000 {
             let bonus_type = "cash".into();
-            let past = RetryMetadata { bonus_type, attempt: 1, failures: 0, not_before_ms };
+            let past = RetryMetadata { bonus_type, attempt: 1, failures: 0, origin: 0, not_before_ms };
             outbox.push(&past, 0, key, Bytes::from_static(b"e"));
         }
         // Compared with each other they take 5 * 10^9 steps.

@@ -2,6 +2,7 @@
 
 use crate::requeue::RequeueSink;
 use crate::shared_limiter::SharedLimiter;
+use crate::signatures::Signatures;
 use crate::spill_log::SpillLog;
 use std::sync::Arc;
 use windfall_contract::Clock;
@@ -29,6 +30,8 @@ pub struct Parts {
     /// Keeps events whose senders want them to be granted long after now. Without it their due time is brought back to
     /// the longest delay that a consumer knows.
     pub long_delays: Option<Arc<dyn LongDelays>>,
+    /// How records are verified before anything of them is granted; `None`: every record is taken.
+    pub signatures: Option<Signatures>,
     /// The limiter with the fleet's share; one per process.
     pub limiter: Arc<SharedLimiter>,
     /// The live rules.

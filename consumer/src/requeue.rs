@@ -13,10 +13,18 @@ pub struct RequeueRecord {
     pub first_user_id: i64,
     /// The partition key: the first event's order number followed by the attempt.
     pub key: Vec<u8>,
-    /// The record's bytes.
+    /// The record's bytes, without a signature but for a [raw](Self::is_raw) record's own. The sink signs them for the
+    /// queue that it writes them to.
     pub payload: Vec<u8>,
     /// The number of events in it.
     pub events: u32,
+}
+
+impl RequeueRecord {
+    /// Whether it is a malformed record as it came: nobody has verified it, so it must not be signed.
+    pub fn is_raw(&self) -> bool {
+        self.bonus_type.is_empty()
+    }
 }
 
 /// The outcome of a [`RequeueRecord`].

@@ -279,7 +279,13 @@ mod tests {
             EventRef { trade_no: "1.", activity: "spring", scene, bonus_type: "cash", ..EventRef::default() }
                 .encode([], &mut event);
             // Records of different due times do not travel together.
-            let past = RetryMetadata { bonus_type: "cash".into(), attempt: 1, failures: 0, not_before_ms };
+            let past = RetryMetadata {
+                bonus_type: "cash".into(),
+                attempt: 1,
+                failures: 0,
+                origin: 0,
+                not_before_ms,
+            };
             retries.push(&past, 0, key, event.into());
         };
         (1..=10_000).for_each(|n| push(&mut retries, "away", n));

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use windfall_contract::declare_metrics;
 use windfall_contract::metrics::{Each, Readable};
+use windfall_signing::Refused;
 
 /// A number that one loop writes and any thread reads.
 #[derive(Debug, Default)]
@@ -67,6 +68,16 @@ impl Cause {
 #[derive(Debug, Default)]
 struct ByCause([Count; Cause::ALL.len()]);
 
+/// Records that were refused, by the name of the reason.
+#[derive(Debug, Default)]
+struct ByRefusal([Count; Refused::NAMES.len()]);
+
+impl Readable for ByRefusal {
+    fn read(&self, _value: &[&str], each: &mut Each<'_>) {
+        Refused::NAMES.into_iter().zip(&self.0).for_each(|(name, count)| each(&[name], count.get()));
+    }
+}
+
 impl Readable for Count {
     fn read(&self, value: &[&str], each: &mut Each<'_>) {
         each(value, self.get());
@@ -113,6 +124,25 @@ declare_metrics! {
         "Records that could not be read as such; each is archived" {
             /// Records that could not be read as such; each is also counted as archived.
             pub malformed: Count,
+        }
+        counter "windfall_unverified_records_total" ["reason"]
+        "Records whose signature was missing or wrong; each is archived whole, and nothing of it is granted" {
+            /// Records whose signature was missing or wrong, by reason; each is also counted as archived.
+            refused_by: ByRefusal,
+        }
+        counter "windfall_unsigned_records_total"
+        "Records without a signature that were taken, because the options say that this topic takes such" {
+            /// Records without a signature that were taken.
+            pub unsigned: Count,
+        }
+        gauge "windfall_record_verification" ["unsigned"]
+        "1 for what becomes of a topic's records without a signature: refuse, accept, or unverified, where no record is verified" {
+            /// Whether records are verified, and those without a signature are refused.
+            pub refuses_unsigned: Count as "refuse",
+            /// Whether records are verified, and those without a signature are taken.
+            pub accepts_unsigned: Count as "accept",
+            /// Whether no record is verified.
+            pub verifies_nothing: Count as "unverified",
         }
         counter "windfall_requeued_events_total" ["cause"]
         "Events written back to a queue, by cause" {
@@ -241,6 +271,11 @@ declare_metrics! {
             /// Records in the delay queue, now.
             pub delayed: Count,
         }
+        gauge "windfall_waiting_for_key_records"
+        "Records that wait for the ring or the rules to be read again, since their signature may be good by newer ones" {
+            /// Records whose signature may be good by a newer ring or newer rules, now.
+            pub waiting_for_key: Count,
+        }
         gauge "windfall_waiting_for_hand_over_records"
         "Records due long after now that wait in memory to be handed over" {
             /// Records that wait to be handed over, now.
@@ -278,6 +313,19 @@ declare_metrics! {
 }
 
 impl ConsumerStats {
+    /// Records that were refused for their signature, by the name of the reason.
+    pub fn refused(&self, reason: &str) -> u64 {
+        let known = Refused::NAMES.iter().position(|name| *name == reason);
+        known.map_or(0, |at| self.refused_by.0[at].get())
+    }
+
+    pub(crate) fn count_refused(&self, refused: &Refused) {
+        let at = Refused::NAMES.iter().position(|name| *name == refused.name());
+        if let Some(at) = at {
+            self.refused_by.0[at].add(1);
+        }
+    }
+
     /// Events written back for this cause.
     pub fn requeued(&self, cause: Cause) -> u64 {
         self.requeued_by.0[cause as usize].get()

@@ -10,6 +10,7 @@ use crate::parts::{Parts, RulesNow};
 use crate::probation::{Suspicion, position};
 use crate::requeue::RequeueSink;
 use crate::shared_limiter::SharedLimiter;
+use crate::signatures::Signatures;
 use crate::spill_log::SpillLog;
 use crate::stats::ConsumerStats;
 use std::fmt;
@@ -54,6 +55,8 @@ pub struct SupervisedParts {
     pub spill_log: Arc<SpillLog>,
     /// Keeps events whose senders want them to be granted long after now.
     pub long_delays: Option<Arc<dyn LongDelays>>,
+    /// How records are verified before anything of them is granted; `None`: every record is taken.
+    pub signatures: Option<Signatures>,
     /// The limiter with the fleet's share; one per process.
     pub limiter: Arc<SharedLimiter>,
     /// The live rules.
@@ -435,6 +438,7 @@ impl Supervised {
             requeue_sink: Arc::clone(&own.requeue_sink),
             spill_log: Arc::clone(&own.spill_log),
             long_delays: own.long_delays.clone(),
+            signatures: own.signatures.clone(),
             limiter: Arc::clone(&own.limiter),
             rules: Arc::clone(&own.rules),
             clock: own.clock.clone(),

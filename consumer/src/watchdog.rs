@@ -21,6 +21,7 @@ pub(crate) fn look(flow: &mut Flow, now_ns: u64) {
     stats.oldest_ms.set(oldest_ns / NS_PER_MS);
     stats.records_in_hand.set(flow.table.len() as u64);
     stats.delayed.set(flow.delay_queue.len() as u64);
+    stats.waiting_for_key.set(flow.late_keys.len() as u64);
     stats.waiting_for_hand_over.set(flow.hand_over.len() as u64);
     stats.events_granting.set(flow.lanes.iter().map(|lane| lane.granting).sum());
     for lane in flow.lanes.iter() {

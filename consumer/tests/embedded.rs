@@ -134,6 +134,7 @@ async fn start(broker: &EmbeddedBroker, dir: &Path, ledger: &Arc<Ledger>) -> Con
         }),
         spill_log: Arc::new(SpillLog::open(&dir.join("salvage"), 1 << 20).unwrap()),
         long_delays: None,
+        signatures: None,
         limiter: Arc::new(SharedLimiter::new(Arc::new(limiter), now)),
         rules: Arc::new(move || Arc::clone(&rules)),
         clock,

@@ -9,10 +9,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use windfall_consumer::sabotage::{Stage, panic_at};
-use windfall_consumer::{Options, Supervisor, SupervisorState};
+use windfall_consumer::{Options, Signatures, Supervisor, SupervisorState, Unsigned};
 use windfall_contract::rewards::Rejection;
 use windfall_contract::rules::Fuse;
 use windfall_proto::record::Head;
+use windfall_signing::{LiveRing, QueueTag, Ring, Signer, Verifier};
 
 fn world(dir: &tempfile::TempDir) -> Arc<World> {
     World::new(4, 7, dir.path(), rules(&["cash", "badge"]))
@@ -56,6 +57,36 @@ async fn a_record_that_panics_on_its_arrival_is_archived_alone() {
     fill(&world, &[(201, "poison-arrives")]);
     let supervisor = world.supervise(Options::default());
     is_settled_but_for(&world, supervisor, &["poison-arrives"]).await;
+}
+
+/// A replay of what is quarantined grants its events, so what nobody has signed must not be among it. // I12
+#[tokio::test(start_paused = true)]
+async fn one_that_nobody_has_signed_is_archived_as_unverified() {
+    let dir = tempfile::tempdir().unwrap();
+    let world = world(&dir);
+    let ring = LiveRing::new(Ring::ephemeral("mall").unwrap());
+    let signer = Signer::new(&ring, "mall", "acme").unwrap();
+    let (verifier, unsigned) = (Verifier::new(&ring, "acme"), Unsigned::Refuse);
+    *world.signatures.lock() = Some(Signatures { verifier, unsigned });
+    panic_at(Stage::Arrival, "poison-unsigned");
+    panic_at(Stage::Arrival, "poison-signed");
+    let signed = |prefix| signer.sign_record(&record_of("cash", prefix, 7), QueueTag::of("rain")).unwrap();
+    world.append(0, record_of("cash", "poison-unsigned", 7));
+    world.append(0, signed("poison-signed"));
+    world.append(0, signed("good"));
+    let supervisor = world.supervise(Options::default());
+    world.settle(Duration::from_secs(600)).await;
+    {
+        let state = world.state.lock();
+        assert_eq!((state.archived_raw.len(), state.credited.len()), (2, 7));
+        for (order, rejection) in &state.archived {
+            let is_signed = order.starts_with("poison-signed");
+            let expected = if is_signed { Rejection::Quarantined } else { Rejection::Unverified };
+            assert_eq!(*rejection, expected, "{order}");
+        }
+    }
+    assert_eq!(supervisor.stats().quarantined.get(), 2);
+    assert!(supervisor.drain(Duration::from_secs(5)).await.unwrap().is_clean());
 }
 
 #[tokio::test(start_paused = true)]

@@ -69,6 +69,10 @@ pub enum Rejection {
     /// The record made a consumer panic, again and again and alone. Its bytes are kept complete, to be inspected.
     #[error("quarantined")]
     Quarantined,
+    /// The record's signature was missing or wrong: nobody knows who wrote it. Its bytes are kept complete, and a replay
+    /// grants them only if they are verified by then.
+    #[error("unverified")]
+    Unverified,
     /// The order number exists with another user, activity, scene, type or amount.
     #[error("conflict")]
     Conflict,

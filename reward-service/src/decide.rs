@@ -345,8 +345,13 @@ impl<'l, 'j> Round<'l, 'j> {
     /// An order that a downstream may have paid stays reserved: a replay asks it again.
     pub fn archive_failed(&mut self, failed: &'j [Failed]) -> Result<(), LedgerError> {
         // A whole record is no order; only an event has an order number.
-        let orders: Vec<Option<Order<'j>>> =
-            failed.iter().map(|one| decode::order(&one.payload, None, self.now_ms).ok()).collect();
+        // What is not verified is no order either, whatever its bytes say: it may name somebody else's.
+        let is_verified = |one: &&Failed| one.rejection != Rejection::Unverified;
+        let order = |one: &'j Failed| {
+            let verified = Some(one).filter(is_verified)?;
+            decode::order(&verified.payload, None, self.now_ms).ok()
+        };
+        let orders: Vec<Option<Order<'j>>> = failed.iter().map(order).collect();
         let numbers: Vec<&str> = orders.iter().flatten().map(|order| order.trade_no).collect();
         let mut stored = self.tx.orders(&numbers)?.into_iter();
         for (one, order) in failed.iter().zip(&orders) {

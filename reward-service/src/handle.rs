@@ -19,6 +19,7 @@ use windfall_contract::Clock;
 use windfall_contract::rewards::{GrantReply, RetryReason};
 use windfall_contract::rules::{Budget, BudgetKind, Rules};
 use windfall_ledger::{Attempt, BudgetSet, BudgetsApplied, Guard, Ledger, LedgerError, LedgerReader};
+use windfall_signing::Verifier;
 
 /// The ledger could not be asked or did not answer.
 #[derive(Debug, thiserror::Error)]
@@ -39,6 +40,7 @@ pub enum CallError {
 pub struct RewardHandle {
     pub(crate) inner: Arc<Inner>,
     pub(crate) fuses: Option<Fuses>,
+    pub(crate) verifier: Option<Verifier>,
 }
 
 /// Whether a bonus type may be granted now.
@@ -69,6 +71,13 @@ impl RewardHandle {
     #[must_use]
     pub fn with_fuses(self, fuses: Fuses) -> Self {
         Self { fuses: Some(fuses), ..self }
+    }
+
+    /// A handle whose [`replay`](Self::replay) verifies archived records that came unverified, and grants those whose sender
+    /// is known by now. Without it, a replay grants nothing of them.
+    #[must_use]
+    pub fn with_verifier(self, verifier: Verifier) -> Self {
+        Self { verifier: Some(verifier), ..self }
     }
 
     /// Grants only while the ledger has seen no newer rules than `own` returns and the budgets of that version are set, and

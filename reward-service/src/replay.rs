@@ -8,6 +8,7 @@ use windfall_contract::accounts::{Reason, Status, StoredOrder};
 use windfall_contract::rewards::{GrantReply, Rejection};
 use windfall_ledger::{ArchiveFilter, Archived, Attempt, Replay};
 use windfall_proto::record;
+use windfall_signing::Refused;
 
 /// The result of a replay.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,6 +30,9 @@ pub enum ReplayError {
     /// The call names no actor.
     #[error("a replay needs the name of who asks for it")]
     NoActor,
+    /// The call vouches for a record, and does not say why.
+    #[error("a replay despite the signature needs its reason")]
+    NoReason,
     /// The ledger could not be asked; nothing was granted.
     #[error(transparent)]
     Call(#[from] CallError),
@@ -66,7 +70,8 @@ impl RewardHandle {
     }
 
     /// Grants an archived event again, on behalf of `actor`. What was rejected is decided anew; what has been
-    /// credited since answers `AlreadyCredited`; a conflict stays one.
+    /// credited since answers `AlreadyCredited`; a conflict stays one. A record that was not verified is verified anew, by
+    /// the keys of this moment: see [`RewardHandle::with_verifier`].
     ///
     /// # Errors
     /// [`ReplayError`].
@@ -74,8 +79,32 @@ impl RewardHandle {
         if actor.trim().is_empty() {
             return Err(ReplayError::NoActor);
         }
-        let entry = self.call(move |ledger| ledger.archived(id)).await?.ok_or(ReplayError::NotFound(id))?;
-        self.replay_entry(entry, actor).await
+        self.replay_entry(self.entry(id).await?, actor, None).await
+    }
+
+    /// Grants an archived record of which nobody can prove any more who wrote it, because `actor` vouches for it: one that is
+    /// not signed, or whose key is destroyed or unknown. The audit has the reason. A record whose signature is wrong stays
+    /// refused. Other entries are replayed as by [`replay`](Self::replay).
+    ///
+    /// # Errors
+    /// [`ReplayError`].
+    pub async fn replay_despite_signature(
+        &self,
+        id: i64,
+        actor: &str,
+        reason: &str,
+    ) -> Result<Replayed, ReplayError> {
+        if actor.trim().is_empty() {
+            return Err(ReplayError::NoActor);
+        }
+        if reason.trim().is_empty() {
+            return Err(ReplayError::NoReason);
+        }
+        self.replay_entry(self.entry(id).await?, actor, Some(reason)).await
+    }
+
+    async fn entry(&self, id: i64) -> Result<Archived, ReplayError> {
+        self.call(move |ledger| ledger.archived(id)).await?.ok_or(ReplayError::NotFound(id))
     }
 
     /// Replays what the filter finds, one after the other. Go on with `after` set to the last id until a page
@@ -89,17 +118,43 @@ impl RewardHandle {
         }
         let mut done = Vec::new();
         for entry in self.archive_list(filter).await? {
-            done.push(self.replay_entry(entry, actor).await?);
+            done.push(self.replay_entry(entry, actor, None).await?);
         }
         Ok(done)
     }
 
-    async fn replay_entry(&self, entry: Archived, actor: &str) -> Result<Replayed, ReplayError> {
-        let Archived { id, trade_no, payload, .. } = entry;
+    async fn replay_entry(
+        &self,
+        entry: Archived,
+        actor: &str,
+        despite: Option<&str>,
+    ) -> Result<Replayed, ReplayError> {
+        let Archived { id, trade_no, payload, reason, .. } = entry;
+        let despite = despite.filter(|_| reason == Rejection::Unverified.to_string());
         // Before the grant: killed in between, the audit still says who asked for what is credited.
-        self.note(id, actor, "asked".into()).await?;
+        let asked = despite
+            .map_or_else(|| "asked".to_owned(), |reason| format!("asked, despite the signature: {reason}"));
+        self.note(id, actor, asked).await?;
         let payload = Bytes::from(payload);
+        let may_be_granted = || match self.verify(&payload) {
+            Ok(()) => true,
+            Err(refused) if despite.is_some() && can_be_vouched_for(refused.as_ref()) => {
+                tracing::warn!(id, actor, ?refused, "an archived record is granted despite its signature");
+                true
+            }
+            Err(refused) => {
+                tracing::warn!(id, ?refused, "an archived record is not verified: nothing of it is granted");
+                false
+            }
+        };
         let reply = match events_of_record(&payload) {
+            // Somebody's bytes that are no record: nothing says what they would be.
+            None if reason == Rejection::Unverified.to_string() => {
+                GrantReply::Rejected(Rejection::Unverified)
+            }
+            _ if reason == Rejection::Unverified.to_string() && !may_be_granted() => {
+                GrantReply::Rejected(Rejection::Unverified)
+            }
             Some(events) => self.replay_events(events).await?,
             None => self.replay_event(trade_no.as_deref(), payload).await?,
         };
@@ -107,6 +162,14 @@ impl RewardHandle {
             Ok(()) => Ok(Replayed { id, trade_no, reply }),
             Err(error) => Err(ReplayError::NotRecorded { id, reply, error }),
         }
+    }
+
+    /// I12: whether it is known by now who wrote a record that came unverified; `Err(None)` where there are no keys. The queue
+    /// that it was signed for is not asked for: it is read from no topic, its sender has signed its events for this tenant,
+    /// and an order credits once. What is not signed is refused also where the options accept such records of some topic.
+    fn verify(&self, payload: &[u8]) -> Result<(), Option<Refused>> {
+        let verifier = self.verifier.as_ref().ok_or(None)?;
+        verifier.verify(payload, |_| true).map(drop).map_err(Some)
     }
 
     async fn replay_event(&self, trade_no: Option<&str>, payload: Bytes) -> Result<GrantReply, CallError> {
@@ -163,6 +226,23 @@ impl RewardHandle {
             tx.commit()
         })
         .await
+    }
+}
+
+/// Whether an operator may vouch for a record that is refused for this: nothing proves or disproves who wrote it. Without
+/// keys (`None`), nothing does of any record. One that somebody has changed, or has signed for more than his key may, is not
+/// granted by any word.
+const fn can_be_vouched_for(refused: Option<&Refused>) -> bool {
+    match refused {
+        None => true,
+        Some(
+            Refused::Unsigned
+            | Refused::UnknownKey { .. }
+            | Refused::DestroyedKey { .. }
+            | Refused::UnknownOrigin { .. }
+            | Refused::OriginGone { .. },
+        ) => true,
+        Some(_) => false,
     }
 }
 

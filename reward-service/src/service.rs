@@ -119,7 +119,7 @@ impl RewardService {
                 std::thread::Builder::new().name("ledger-writer".into()).spawn(move || writer.run())?;
             inner.threads.get_mut().push(thread);
         }
-        Ok(RewardHandle { inner: Arc::new(inner), fuses: None })
+        Ok(RewardHandle { inner: Arc::new(inner), fuses: None, verifier: None })
     }
 }
 

@@ -170,7 +170,7 @@ async fn the_archive_is_paged_replayed_with_an_audit_and_kept_apart_by_app() {
     let found = archive.list_archive(of("app", filter.clone())).await.unwrap().into_inner().entries.remove(0);
     assert_eq!((found.reason.as_str(), found.event.unwrap().bonus.unwrap().amount), ("budget_exhausted", 1));
     let replay = |tenant, actor: &str, id| {
-        let request = of(tenant, ReplayArchivedRequest { id, actor: actor.into() });
+        let request = of(tenant, ReplayArchivedRequest { id, actor: actor.into(), ..Default::default() });
         let archive = archive.clone();
         async move { archive.replay_archived(request).await }
     };
@@ -345,7 +345,7 @@ async fn a_replay_that_could_not_be_recorded_does_not_read_as_not_done() {
     rewards.grant_batch("cash", &[support::cash("a", 7, 4)]).await;
     budget(&rewards, 4).await;
     own.set(rewards.clone()).ok().unwrap();
-    let request = ReplayArchivedRequest { id: 1, actor: String::new() };
+    let request = ReplayArchivedRequest { id: 1, ..Default::default() };
     let status = ArchiveService::new(rewards).replay_archived(of("app", request)).await.unwrap_err();
     assert_eq!(status.code(), Code::Unavailable, "{status:?}");
     assert!(status.message().contains("was replayed"), "{status:?}");

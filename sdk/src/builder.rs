@@ -12,6 +12,7 @@ use windfall_config::{FileSource, LiveRules};
 use windfall_contract::Clock;
 use windfall_contract::tokens::TokenStore;
 use windfall_queue_virtual::{Fanout, FanoutOptions};
+use windfall_signing::{RingFile, RingUse, Signer};
 use windfall_token::KeyRing;
 
 /// How long a start waits for topics to be open.
@@ -26,6 +27,7 @@ pub struct SdkBuilder {
     options: SdkOptions,
     rules: Option<RulesSource>,
     keys: Option<KeysSource>,
+    signing: Option<SigningSource>,
     brokers: BTreeMap<String, BrokerSource>,
     spool: Option<SpoolAt>,
     tokens: Option<Arc<dyn TokenStore>>,
@@ -49,6 +51,11 @@ enum KeysSource {
     Ring(KeyRing),
 }
 
+enum SigningSource {
+    File(PathBuf, String),
+    Signer(Signer),
+}
+
 impl Sdk {
     /// Begins an SDK whose tokens are bound to the app `app_id`.
     pub fn builder(app_id: impl Into<String>) -> SdkBuilder {
@@ -56,6 +63,7 @@ impl Sdk {
             options: SdkOptions { app_id: app_id.into(), ..SdkOptions::default() },
             rules: None,
             keys: None,
+            signing: None,
             brokers: BTreeMap::new(),
             spool: None,
             tokens: None,
@@ -87,6 +95,19 @@ impl SdkBuilder {
     /// Mints with a key ring that the caller has opened.
     pub fn keys(mut self, keys: KeyRing) -> Self {
         self.keys = Some(KeysSource::Ring(keys));
+        self
+    }
+
+    /// Signs records as `sender`, with its primary key in this file, which `windfall signing export` makes. The file is read
+    /// again when it changes. Without a key records are not signed, and consumers have to be told to take such.
+    pub fn signing_file(mut self, path: impl Into<PathBuf>, sender: impl Into<String>) -> Self {
+        self.signing = Some(SigningSource::File(path.into(), sender.into()));
+        self
+    }
+
+    /// Signs records by a signer that the caller has made, for the app of this builder.
+    pub fn signer(mut self, signer: Signer) -> Self {
+        self.signing = Some(SigningSource::Signer(signer));
         self
     }
 
@@ -174,7 +195,7 @@ impl SdkBuilder {
     /// # Errors
     /// [`BuildError`]; nothing is left running.
     pub fn build(self) -> Result<Sdk, BuildError> {
-        let Self { options, rules, keys, brokers, spool, tokens, fanout, clock } = self;
+        let Self { options, rules, keys, signing, brokers, spool, tokens, fanout, clock } = self;
         // What is missing is said before anything is opened.
         let spool = spool.ok_or(BuildError::Missing { what: "a spool", call: "spool_dir" })?;
         let spool = match spool {
@@ -189,6 +210,7 @@ impl SdkBuilder {
             }
             KeysSource::Ring(ring) => ring,
         };
+        let (signer, ring_file) = open_signer(signing, &options.app_id)?;
         let (rules, rules_source) = match rules {
             RulesSource::File(path) => {
                 let (known, now) = (Some(brokers.keys().cloned().collect()), clock.clone());
@@ -205,8 +227,8 @@ impl SdkBuilder {
         let fanout = Fanout::open(&rules.current(), brokers, fanout, clock.clone());
         let fanout = Arc::new(fanout.map_err(BuildError::Queues)?);
         fanout.wait_until_open(START_GRACE);
-        let parts = SdkParts { spool, keys, rules, fanout: Arc::clone(&fanout), tokens, clock };
-        match Sdk::open(options, parts, Some(Owned { rules_source })) {
+        let parts = SdkParts { spool, keys, signer, rules, fanout: Arc::clone(&fanout), tokens, clock };
+        match Sdk::open(options, parts, Some(Owned { rules_source, ring_file })) {
             Ok((sdk, _inherited)) => Ok(sdk),
             Err(error) => {
                 fanout.close(Duration::ZERO);
@@ -219,4 +241,20 @@ impl SdkBuilder {
         self.brokers.insert(name.into(), source);
         self
     }
+}
+
+fn open_signer(
+    signing: Option<SigningSource>,
+    app_id: &str,
+) -> Result<(Option<Signer>, Option<RingFile>), BuildError> {
+    let (path, sender) = match signing {
+        None => return Ok((None, None)),
+        Some(SigningSource::Signer(signer)) => return Ok((Some(signer), None)),
+        Some(SigningSource::File(path, sender)) => (path, sender),
+    };
+    let opened = RingFile::open(&path, &sender, RingUse::Sends).and_then(|file| {
+        let signer = Signer::new(file.ring(), &sender, app_id)?;
+        Ok((Some(signer), Some(file)))
+    });
+    opened.map_err(|source| BuildError::Signing { path, source })
 }

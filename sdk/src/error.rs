@@ -38,6 +38,14 @@ pub enum BuildError {
         /// What is wrong with it.
         source: windfall_token::KeyFileError,
     },
+    /// The signing keys cannot be read, or have none of this sender to sign with.
+    #[error("the signing keys {path} cannot be used: {source}")]
+    Signing {
+        /// The key file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: windfall_signing::OpenRingError,
+    },
     /// The live rules cannot be opened, or name brokers that the builder was not given.
     #[error("the live rules cannot be opened: {0}")]
     Rules(#[from] windfall_config::OpenError),

@@ -8,6 +8,7 @@ use std::time::Duration;
 use windfall_proto::record::Head;
 use windfall_proto::send::SendError;
 use windfall_queue_virtual::{Place, QueueId, Shares, Side};
+use windfall_signing::QueueTag;
 use windfall_spool::{OpenPack, SealedPack, Spool, Stored};
 
 /// The key of a lane: queue, side and type, which its packs have in common.
@@ -48,6 +49,8 @@ impl<'a> Label<'a> {
 /// One lane. It exists as long as the SDK, so that no event is left behind in a lane that the rules dropped.
 pub(crate) struct Lane {
     pub(crate) key: LaneKey,
+    /// What signatures of its packs say of its queue.
+    pub(crate) queue_tag: QueueTag,
     label: Vec<u8>,
     pack_events_max: u32,
     shards: Box<[Mutex<Shard>]>,
@@ -90,6 +93,8 @@ pub(crate) struct ClosedPack {
     pub(crate) trade_no: Box<str>,
     /// Its slot's place in the share of its queue; `None` for a pack that holds no slot of this spool.
     pub(crate) place: Option<Place>,
+    /// The number of the key that it is signed with, for its lane's queue.
+    pub(crate) signed_with: Option<u32>,
 }
 
 /// The context of an append: the spool, its shares, the queue of ready packs, whether the SDK is closed, and the shard.
@@ -130,9 +135,10 @@ impl Ready {
 impl Lane {
     pub(crate) fn new(key: LaneKey, shards: usize, pack_events_max: u32) -> Self {
         let label = Label { queue: &key.queue_name, side: key.side }.encode();
+        let queue_tag = QueueTag::of(&key.queue_name);
         let shards = (0..shards.max(1)).map(|_| Mutex::default()).collect();
         let (packs_in_flight, is_first) = (AtomicUsize::new(0), AtomicBool::new(false));
-        Self { key, label, pack_events_max, shards, packs_in_flight, is_first }
+        Self { key, queue_tag, label, pack_events_max, shards, packs_in_flight, is_first }
     }
 
     /// Whether its bonus type has priority 0 (cash): some of the room is kept for such lanes.
@@ -249,7 +255,7 @@ impl Lane {
         if let Some(place) = &mut place {
             place.move_to(self.key.queue);
         }
-        ClosedPack { lane: Arc::clone(self), pack, trade_no, place }
+        ClosedPack { lane: Arc::clone(self), pack, trade_no, place, signed_with: None }
     }
 
     fn seal(self: &Arc<Self>, shard: &mut Shard, ready: &Ready) {

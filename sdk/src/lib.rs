@@ -8,9 +8,9 @@
 //! A call checks its arguments, mints the token, copies the event into the spool and returns: microseconds, no
 //! network, no disk. From then on the event survives the death of the process (I2). The pump gathers events of one
 //! queue, side and type into packs and sends them through the virtual queue; a pack leaves the spool when a broker has
-//! acknowledged it. Where no queue takes a pack it waits there until the rules have one that does. Brokers may be away,
-//! at the start as well: calls succeed as long as the spool has room. Tokens go to the token store on the side, which
-//! may be down (I8).
+//! acknowledged it. With a signing key ([`SdkBuilder::signing_file`]) the pump signs each pack for its queue. Where no queue
+//! takes a pack it waits there until the rules have one that does. Brokers may be away, at the start as well: calls
+//! succeed as long as the spool has room. Tokens go to the token store on the side, which may be down (I8).
 //!
 //! Drivers are features: `kafka`, `rocketmq`, `embedded` (a broker and a token store on files of this process) and
 //! `redis` (a token store). None is on by default, and none that is off is built. The feature `rpc` has the SDK's gRPC
@@ -49,6 +49,7 @@ mod reward;
 pub mod rpc;
 mod scenes;
 mod sdk;
+mod signing;
 mod stats;
 mod threads;
 mod tokens;
@@ -73,6 +74,7 @@ pub use windfall_proto as proto;
 pub use windfall_proto::send::{SendBonus, SendError};
 pub use windfall_proto::v1::{SendBonusReply, SendBonusRequest};
 pub use windfall_queue_virtual::{Fanout, FanoutOptions, TopicState, TopicStatus};
+pub use windfall_signing::{LiveRing, OpenRingError, RingFile, Signer};
 pub use windfall_spool::OpenError as SpoolError;
 #[cfg(any(feature = "embedded", feature = "redis"))]
 pub use windfall_store as store;

@@ -2,6 +2,7 @@
 
 use crate::lane::{ClosedPack, Lane};
 use crate::sdk::Shared;
+use crate::signing::{self, NotSigned};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,6 +26,13 @@ pub(crate) struct Returned {
     packs: Mutex<VecDeque<(ClosedPack, Undelivered)>>,
     /// The number of packs that were ever given back.
     pub(crate) count: AtomicU64,
+}
+
+impl Returned {
+    fn push(&self, pack: ClosedPack, why: Undelivered) {
+        self.count.fetch_add(1, Relaxed);
+        self.packs.lock().push_back((pack, why));
+    }
 }
 
 /// Runs until the SDK is closed and all lanes are empty.
@@ -76,8 +84,23 @@ fn linger_ns(shared: &Shared, lane: &Lane) -> u64 {
     (if stretched { linger_ms.max(STRETCHED_LINGER_MS) } else { linger_ms }) * 1_000_000
 }
 
-/// Hands a pack to the fan-out.
+/// Hands a pack to the fan-out, signed if this sender has a key. I12: without the key that it should have it stays here.
 pub(crate) fn submit(shared: &Arc<Shared>, pack: ClosedPack) {
+    let signed = match &shared.signer {
+        Some(signer) => signing::sign(signer, pack),
+        None => Ok(pack),
+    };
+    let pack = match signed {
+        Ok(pack) => pack,
+        Err(refused) => {
+            let NotSigned { pack, why } = *refused;
+            // One line for all that wait.
+            if shared.returned.packs.lock().is_empty() {
+                tracing::error!(%why, queue = pack.lane.key.queue_name, "packs wait in the spool for a signing key");
+            }
+            return shared.returned.push(pack, Undelivered::Full);
+        }
+    };
     let candidates = [(pack.lane.key.queue, pack.lane.key.side)];
     let record = PackInFlight { pack: Some(pack), returned: Arc::clone(&shared.returned) };
     shared.fanout.submit(&candidates, Box::new(record));
@@ -97,8 +120,7 @@ impl PackInFlight {
     /// takes nothing more, and the pack's slot waits for the next start. // I2
     fn give_back(&mut self, why: Undelivered) {
         if let Some(pack) = self.pack.take() {
-            self.returned.count.fetch_add(1, Relaxed);
-            self.returned.packs.lock().push_back((pack, why));
+            self.returned.push(pack, why);
         }
     }
 }

@@ -28,11 +28,14 @@ use windfall_proto::send::{SendBonus, SendError};
 use windfall_proto::v1::{SendBonusReply, SendBonusRequest};
 use windfall_proto::{event, order, record};
 use windfall_queue_virtual::{Fanout, Shares, ThreadHealth, TopicStatus};
+use windfall_signing::{RingFile, Signer};
 use windfall_spool::{Durability, Spool, SpoolOptions};
 use windfall_token::{KeyRing, Minter, TokenFields};
 
 /// The pause between two looks at the rules: far below the second within which they must be in force.
 const RULES_TICK: Duration = Duration::from_millis(50);
+/// The pause between two looks at the file of the signing keys.
+const RING_TICK: Duration = Duration::from_secs(5);
 /// The pause between two tries to take over rules that the fan-out refuses.
 const RULES_RETRY: Duration = Duration::from_secs(1);
 
@@ -42,6 +45,8 @@ pub struct SdkParts {
     pub spool: SpoolMode,
     /// The ring whose primary key mints.
     pub keys: KeyRing,
+    /// Signs records; `None` where consumers take unsigned ones.
+    pub signer: Option<Signer>,
     /// Queues and routes, as they change.
     pub rules: LiveRules,
     /// Sends records. The caller closes it, after [`Sdk::close`].
@@ -108,10 +113,13 @@ impl Sdk {
         }
         order::check_name(&options.app_id).map_err(|why| InitError::Option(format!("app_id {why}")))?;
         let minter = parts.keys.minter(&options.app_id)?;
+        // Another tenant's signature would not be verified.
+        let signer = parts.signer.map(|signer| signer.for_tenant(&options.app_id));
         let (spool, recovered) = open_spool(&parts.spool, &options)?;
         let slots = usize::try_from(spool.usage().slots).unwrap_or(usize::MAX);
         let shared = Arc::new(Shared {
             minter,
+            signer,
             shares: Shares::new(slots),
             lanes: LaneTable::new(options.shards, options.pack_events_max),
             plan: ArcSwap::default(),
@@ -246,13 +254,16 @@ impl SendBonus for Sdk {
     }
 }
 
-/// What an SDK of a builder opened for itself: the fan-out among its parts, and the watcher of its rules.
+/// What an SDK of a builder opened for itself: the fan-out among its parts, the watcher of its rules, and its signing keys.
 pub(crate) struct Owned {
     pub(crate) rules_source: Option<FileSource>,
+    /// The file of the signing keys, which the thread that follows the rules follows, too.
+    pub(crate) ring_file: Option<RingFile>,
 }
 
 pub(crate) struct Shared {
     minter: Minter,
+    pub(crate) signer: Option<Signer>,
     pub(crate) lanes: LaneTable,
     pub(crate) plan: ArcSwap<Plan>,
     pub(crate) tokens: Option<Arc<TokenBuffer>>,
@@ -362,9 +373,15 @@ impl Shared {
     /// Follows the rules until the SDK is closed. Topics are opened in the background by the fan-out.
     pub(crate) fn follow_rules(&self) {
         let mut refused = None;
+        let ring_tick_ns = u64::try_from(RING_TICK.as_nanos()).unwrap_or(u64::MAX);
+        let mut look_ns = self.clock.monotonic_ns().saturating_add(ring_tick_ns);
         while !self.closed.load(Relaxed) {
             let rules = self.rules.current();
             let now_ns = self.clock.monotonic_ns();
+            if now_ns >= look_ns {
+                look_ns = now_ns.saturating_add(ring_tick_ns);
+                self.look_at_ring();
+            }
             let wait =
                 refused.is_some_and(|(version, again_ns)| version == rules.version && now_ns < again_ns);
             if rules.version != self.plan.load().version
@@ -381,6 +398,17 @@ impl Shared {
         }
     }
 
+    /// Takes over signing keys that have changed in the file of a builder's SDK.
+    fn look_at_ring(&self) {
+        let mut owned = self.owned.lock();
+        let Some(file) = owned.as_mut().and_then(|owned| owned.ring_file.as_mut()) else { return };
+        match file.look() {
+            None => {}
+            Some(Ok(())) => tracing::info!("the signing keys are taken over"),
+            Some(Err(why)) => tracing::warn!(why, "the signing keys cannot be read; those so far stay"),
+        }
+    }
+
     fn take_over(&self, rules: &Rules) -> Result<(), OpenError> {
         self.fanout.apply(rules)?;
         self.fanout.divide(&self.shares, rules);
@@ -390,7 +418,7 @@ impl Shared {
 
     /// Closes what the SDK opened for itself. Blocks.
     pub(crate) fn close_owned(&self, timeout: Duration) {
-        let Some(Owned { rules_source }) = self.owned.lock().take() else { return };
+        let Some(Owned { rules_source, .. }) = self.owned.lock().take() else { return };
         self.fanout.close(timeout);
         if let Some(source) = rules_source {
             source.close();
@@ -423,6 +451,7 @@ impl Shared {
             tokens_panics: tokens_health.map_or(0, ThreadHealth::panics),
             failing_threads: u64::try_from(failing).unwrap_or(u64::MAX),
             packs_returned: self.returned.count.load(Relaxed),
+            signing_key: self.signer.as_ref().and_then(Signer::key).map_or(0, u64::from),
             tokens_written: count(|tokens| tokens.written.load(Relaxed)),
             tokens_waiting: self.tokens.as_deref().map_or(0, TokenBuffer::waiting),
             tokens_dropped: count(|tokens| tokens.dropped.load(Relaxed)),

@@ -48,7 +48,7 @@ impl Shared {
             Undelivered::NoQueue | Undelivered::TooLarge => {}
             Undelivered::Full | Undelivered::Closed | Undelivered::PatienceOver => return Some(closed),
         }
-        let ClosedPack { lane: old, pack, trade_no, place } = closed;
+        let ClosedPack { lane: old, pack, trade_no, place, .. } = closed;
         // The same topics would find it too large again: other rules may bring others.
         let lane = if why == Undelivered::NoQueue { self.routed_lane(&pack) } else { None };
         if !self.place(lane, pack, trade_no, place) {

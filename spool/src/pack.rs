@@ -122,7 +122,7 @@ impl OpenPack {
     }
 }
 
-/// A pack that can be sent. Its bytes do not change any more.
+/// A pack that can be sent. Its events do not change any more, and its head only by [`with_head`](Self::with_head).
 ///
 /// Dropped without [`free`](Self::free), it keeps its slot, and the next start recovers it.
 pub struct SealedPack {
@@ -143,8 +143,8 @@ impl SealedPack {
         let payload = match events {
             Events::InPlace { end } if head.len() <= HEAD_MAX_BYTES => {
                 let start = data_at - head.len();
-                // SAFETY: the slot is owned, the head room holds no word, and no slice of it was handed out:
-                // `seal` consumed the only value that could have.
+                // SAFETY: the slot is owned, the head room holds no word, and no slice of it is borrowed any more:
+                // `seal` and `with_head` consumed the only value that could have handed one out.
                 unsafe { slot.instance.region.write(start, head) };
                 Payload::InPlace(start..data_at + end)
             }
@@ -153,11 +153,21 @@ impl SealedPack {
         Self { slot, count, head_bytes: head.len(), payload }
     }
 
+    /// The same pack under another head, which takes the place of the one so far.
+    pub fn with_head(self, head: &[u8]) -> Self {
+        let Self { slot, count, head_bytes, payload } = self;
+        let events = match payload {
+            Payload::InPlace(range) => Events::InPlace { end: range.end - slot.data_at() },
+            Payload::Copied(bytes) => Events::Copied(bytes.get(head_bytes..).unwrap_or_default().into()),
+        };
+        Self::new(slot, count, events, head)
+    }
+
     /// Head and events in one slice: the record as it is sent.
     pub fn payload(&self) -> &[u8] {
         match &self.payload {
-            // SAFETY: written before the pack was sealed; nobody writes a sealed slot before it is released,
-            // which takes `self`.
+            // SAFETY: written before the pack was sealed; nobody writes a sealed slot before it gets another head or is
+            // released, and both take `self`.
             Payload::InPlace(range) => unsafe { self.slot.instance.region.bytes(range.clone()) },
             Payload::Copied(bytes) => bytes,
         }

@@ -46,6 +46,24 @@ fn heads_of_any_length_fit() {
 }
 
 #[test]
+fn a_sealed_pack_takes_another_head() {
+    for (spool, _root) in both() {
+        let mut pack = spool.claim(b"").unwrap();
+        pack.append(b"one").unwrap();
+        pack.append(b"two").unwrap();
+        let mut sealed = pack.seal(b"head:");
+        // Longer and shorter ones, those for which the room is too small among them.
+        for len in [0, 5, HEAD_MAX_BYTES, HEAD_MAX_BYTES + 1, 3, 1000, 1000, 7] {
+            let head = vec![b'h'; len];
+            sealed = sealed.with_head(&head);
+            assert_eq!(sealed.payload(), [&head[..], b"onetwo"].concat(), "a head of {len} bytes");
+            assert_eq!((sealed.events(), sealed.count()), (&b"onetwo"[..], 2));
+        }
+        sealed.free();
+    }
+}
+
+#[test]
 fn no_room_changes_nothing() {
     for (spool, _root) in both() {
         let mut pack = spool.claim(b"by bytes").unwrap();

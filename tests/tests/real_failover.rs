@@ -320,6 +320,7 @@ impl Pipeline {
         let parts = SdkParts {
             spool: SpoolMode::Process(dir.join("spool")),
             keys: KeyRing::load(&keys).unwrap(),
+            signer: None,
             rules: rules.clone(),
             fanout: Arc::clone(&fanout),
             tokens: None,
@@ -363,6 +364,7 @@ async fn consumers(
             requeue_sink: Arc::new(NoQueue),
             spill_log: Arc::clone(&salvage),
             long_delays: None,
+            signatures: None,
             limiter: Arc::clone(&limiter),
             rules: Arc::new(move || live.current()),
             clock: clock.clone(),

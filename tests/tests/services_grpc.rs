@@ -177,6 +177,7 @@ async fn send_by_either(clients: &Clients, dir: &Path) {
     let parts = SdkParts {
         spool: SpoolMode::Process(dir.join("spool")),
         keys: KeyRing::ephemeral().unwrap(),
+        signer: None,
         rules,
         fanout: Arc::new(fanout),
         tokens: None,

@@ -9,8 +9,6 @@ use std::{
     },
 };
 
-use zeroize::Zeroizing;
-
 use crate::{
     Algorithm, KeyFileError, KeyId, KeyInfo, State,
     keyfile::{self, Secrets},
@@ -136,11 +134,4 @@ impl fmt::Debug for KeyRing {
         f.write_str("KeyRing ")?;
         f.debug_list().entries(self.keys()).finish()
     }
-}
-
-/// Thirty-two fresh secret bytes.
-pub(crate) fn random_secret() -> Result<Zeroizing<[u8; 32]>, getrandom::Error> {
-    let mut secret = Zeroizing::new([0; 32]);
-    getrandom::fill(&mut *secret)?;
-    Ok(secret)
 }

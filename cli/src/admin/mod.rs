@@ -1,5 +1,5 @@
-//! Commands for operators: keys, the ledger, rules, tokens, the failure archive, salvage files, running services, timers,
-//! jobs.
+//! Commands for operators: keys, signing keys, the ledger, rules, tokens, the failure archive, salvage files, running services,
+//! timers, jobs.
 
 pub mod access;
 pub mod archive;
@@ -13,6 +13,7 @@ pub mod operate;
 pub mod rules;
 pub mod salvage;
 pub mod schedule;
+pub mod signing;
 pub mod token;
 pub mod topics;
 

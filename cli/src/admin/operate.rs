@@ -55,6 +55,10 @@ enum Ask {
         /// Who asks for it; kept beside the name of the key
         #[arg(long, env = "USER", default_value = "")]
         actor: String,
+        /// Grant unverified records although nothing proves who wrote them, because you know that they are good; the reason
+        /// is kept with the replay. A record whose signature is wrong stays refused
+        #[arg(long, value_name = "REASON", default_value = "")]
+        despite_signature: String,
     },
     /// Show the budgets as they stand
     Budgets,
@@ -137,11 +141,12 @@ async fn ask(client: &ArchiveClient, command: &Ask, json: bool) -> Result<Outcom
             let reply = client.get(*id).await?;
             println!("{:#}", value(&reply));
         }
-        Ask::Replay { ids, actor } => {
+        Ask::Replay { ids, actor, despite_signature } => {
             let (mut rows, mut failed) = (Vec::new(), None);
             let mut is_decided = true;
             for id in ids {
-                match client.replay(*id, actor.clone()).await {
+                let (actor, reason) = (actor.clone(), despite_signature.clone());
+                match client.replay_despite_signature(*id, actor, reason).await {
                     Ok(reply) => {
                         is_decided &= reply.outcome() != GrantOutcome::Retry;
                         let outcome = reply.outcome().as_str_name();

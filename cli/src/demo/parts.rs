@@ -125,6 +125,7 @@ pub async fn open(
         tokens: Arc::clone(&tokens) as _,
         tokens_are_shared: backends.tokens().is_shared(),
         keys: None,
+        signing: None,
         ledger: Some(ledger),
         ledger_mark: None,
         long_delays: None,

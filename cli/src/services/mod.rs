@@ -17,6 +17,7 @@ mod role;
 mod rules_report;
 mod run;
 mod scheduler;
+mod signing;
 mod task_queue;
 
 pub use fake::{FakeArgs, fake_downstream};

@@ -4,6 +4,7 @@ use super::jobs::JobsServiceAt;
 use super::long_delays::LongDelaysAt;
 use super::role::Role;
 use super::scheduler::SchedulerAt;
+use super::signing::SigningAt;
 use super::task_queue::TaskQueueAt;
 use crate::drivers::{BrokerAt, Driver, LedgerAt, LedgerMarkAt, RulesAt, TokensAt};
 use crate::logging::TraceOptions;
@@ -33,6 +34,8 @@ pub struct ServiceOptions {
     pub data: PathBuf,
     /// The key ring. Default: `keys.toml` in `data`.
     pub keys: Option<PathBuf>,
+    /// How records are signed and verified; none: they are not signed, and every record is taken.
+    pub signing: Option<SigningAt>,
     /// The access file. Default: `access.toml` in `data`.
     pub access: Option<PathBuf>,
     /// The place of the live rules.
@@ -308,6 +311,7 @@ impl Default for ServiceOptions {
         Self {
             data: PathBuf::from("windfall-data"),
             keys: None,
+            signing: None,
             access: None,
             rules: RulesAt::default(),
             brokers: BTreeMap::new(),

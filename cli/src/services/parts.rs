@@ -145,6 +145,7 @@ impl ServiceOptions {
     ) -> Result<wiring::Parts> {
         let brokers = if work.needs_brokers() { self.open_brokers()? } else { BTreeMap::new() };
         let keys = if work.needs_keys() { Some(self.open_keys()?) } else { None };
+        let signing = self.open_signing(work)?;
         let tokens = self.tokens.open_or_wait(&self.data).await?;
         let ledger = if work.grants() {
             let unbudgeted = self.unbudgeted(&rules.current());
@@ -186,6 +187,7 @@ impl ServiceOptions {
             tokens,
             tokens_are_shared,
             keys,
+            signing,
             ledger,
             ledger_mark: ledger_mark.flatten(),
             long_delays,

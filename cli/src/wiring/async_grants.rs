@@ -19,6 +19,7 @@ use windfall_proto::event::EventRef;
 use windfall_proto::record::{self, Head};
 use windfall_queue_virtual::{Fanout, PendingRecord, QueueId, Side, Undelivered};
 use windfall_reward_service::{Again, AsyncGrants, EventQueue, NotQueued};
+use windfall_signing::{QueueTag, SignError, Signer};
 
 /// How long a record is offered to its queue's topics.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -35,11 +36,16 @@ pub struct AsyncGrantQueue {
     fanout: Arc<Fanout>,
     rules: LiveRules,
     budgets: BudgetsGate,
+    /// Signs records; `None` where consumers take unsigned ones.
+    signer: Option<Signer>,
 }
+
+/// The queue that events take, its side, and its name's tag for the signature.
+type Way = (QueueId, Side, QueueTag);
 
 /// One record to be: events of one type that take the same way.
 struct Pack {
-    way: (QueueId, Side),
+    way: Way,
     bonus_type: String,
     key: Vec<u8>,
     body: Vec<u8>,
@@ -49,11 +55,25 @@ struct Pack {
 
 impl AsyncGrantQueue {
     /// Over these queues; nothing is taken before the budgets are set.
-    pub const fn new(fanout: Arc<Fanout>, rules: LiveRules, budgets: BudgetsGate) -> Self {
-        Self { fanout, rules, budgets }
+    pub const fn new(
+        fanout: Arc<Fanout>,
+        rules: LiveRules,
+        budgets: BudgetsGate,
+        signer: Option<Signer>,
+    ) -> Self {
+        Self { fanout, rules, budgets, signer }
     }
 
-    fn way(&self, event: &EventRef<'_>) -> Result<(QueueId, Side), NotQueued> {
+    /// The record of a pack, signed if there is a signer.
+    fn record(&self, pack: &Pack) -> Result<Vec<u8>, NotQueued> {
+        let (.., tag) = pack.way;
+        let record = pack.record();
+        let Some(signer) = &self.signer else { return Ok(record) };
+        let refused = |why: SignError| NotQueued { what: why.to_string(), after_ms: RETRY_MS };
+        signer.sign_record(&record, tag).map_err(refused)
+    }
+
+    fn way(&self, event: &EventRef<'_>) -> Result<Way, NotQueued> {
         let refused = |what: String| NotQueued { what, after_ms: RETRY_MS };
         let rules = self.rules.current();
         let route = rules.route(event.activity, event.scene, event.bonus_type).ok_or_else(|| {
@@ -61,7 +81,8 @@ impl AsyncGrantQueue {
         })?;
         let not_open = || refused(format!("queue {} is not open yet", route.queue));
         let queue = self.fanout.queue(&route.queue).ok_or_else(not_open)?;
-        Ok((queue, self.fanout.side(queue, event.user_id).ok_or_else(not_open)?))
+        let side = self.fanout.side(queue, event.user_id).ok_or_else(not_open)?;
+        Ok((queue, side, QueueTag::of(&route.queue)))
     }
 
     /// Gathers events into records; those that cannot go are answered at once.
@@ -117,9 +138,17 @@ impl EventQueue for AsyncGrantQueue {
         let mut answers = vec![Ok(()); events.len()];
         let mut written = Vec::new();
         for pack in self.pack(events, &mut answers) {
+            let payload = match self.record(&pack) {
+                Ok(payload) => payload,
+                Err(refused) => {
+                    pack.at.iter().for_each(|at| answers[*at] = Err(refused.clone()));
+                    continue;
+                }
+            };
             let (done, stored) = oneshot::channel();
-            let pending = PendingAsyncGrant { payload: pack.record(), key: pack.key, done };
-            self.fanout.submit(&[pack.way], Box::new(pending));
+            let (queue, side, _) = pack.way;
+            let pending = PendingAsyncGrant { payload, key: pack.key, done };
+            self.fanout.submit(&[(queue, side)], Box::new(pending));
             written.push((pack.at, stored));
         }
         if !strong {

@@ -7,6 +7,7 @@ use super::background::{Background, Tasks};
 use super::budgets::BudgetsGate;
 use super::parts::Brokers;
 use super::requeue::RequeueToQueues;
+use super::signing::SigningKeys;
 use super::topic_consumer::{TopicConsumer, TopicKey, TopicParts};
 use super::topic_life::{TopicLife, TopicLives};
 use anyhow::{Context, Result, bail};
@@ -46,6 +47,8 @@ pub struct Shared<'a> {
     pub fanout: &'a Arc<Fanout>,
     /// The service that grants.
     pub rewards: &'a RewardHandle,
+    /// The keys that records are signed and verified with.
+    pub signing: Option<&'a SigningKeys>,
     /// Where events that are due long after now are handed over.
     pub long_delays: Option<Arc<dyn LongDelays>>,
     /// The gate before whose opening no topic is read.
@@ -98,9 +101,14 @@ impl Consuming {
         let parts = TopicParts {
             group: GROUP,
             rewards: Arc::new(shared.rewards.clone()),
-            requeue_sink: Arc::new(RequeueToQueues::new(Arc::clone(shared.fanout), shared.rules.clone())),
+            requeue_sink: Arc::new(RequeueToQueues::new(
+                Arc::clone(shared.fanout),
+                shared.rules.clone(),
+                shared.signing.map(|keys| keys.signer.clone()),
+            )),
             spill_log: Arc::clone(&salvage),
             long_delays: shared.long_delays.clone(),
+            signing: shared.signing.cloned(),
             limiter: Arc::new(SharedLimiter::new(limiter, now)),
             rules: shared.rules.clone(),
             clock: shared.clock.clone(),

@@ -19,6 +19,7 @@ mod readiness;
 mod requeue;
 mod running;
 mod scheduling;
+mod signing;
 mod token_drop;
 mod topic_consumer;
 pub mod topic_life;
@@ -34,6 +35,7 @@ pub use readiness::connect;
 pub use requeue::RequeueToQueues;
 pub use running::Wiring;
 pub use scheduling::{Scheduling, SchedulingOptions, TargetPart};
+pub use signing::{Signing, SigningOptions};
 pub use work::Work;
 
 /// The consumer group of the reward service.

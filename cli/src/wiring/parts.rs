@@ -2,6 +2,7 @@
 
 use super::background::Tasks;
 use super::scheduling::SchedulingOptions;
+use super::signing::Signing;
 use crate::drivers::{Entries, Far, LedgerMark, RulesFollower, Slots};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -37,6 +38,8 @@ pub struct Parts {
     pub tokens_are_shared: bool,
     /// The key ring; needed where the process sends or verifies tokens.
     pub keys: Option<KeyRing>,
+    /// The keys that records are signed and verified with; none: they are not signed, and every record is taken.
+    pub signing: Option<Signing>,
     /// Where orders and balances are kept; needed where the process grants.
     pub ledger: Option<Ledger>,
     /// Where its mark is kept, if it has one.

@@ -11,6 +11,7 @@ use std::time::Duration;
 use windfall_config::LiveRules;
 use windfall_consumer::{Done, RequeueOutcome, RequeueRecord, RequeueSink};
 use windfall_queue_virtual::{Fanout, PendingRecord, QueueId, Side, Undelivered};
+use windfall_signing::{QueueTag, SignError, Signer};
 
 /// How long a record is offered to one candidate queue. One that has refused the record before this one is asked once.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -23,18 +24,20 @@ pub struct RequeueToQueues {
 
 struct Shared {
     fanout: Arc<Fanout>,
+    /// Signs records for the queue that they are written to; `None` where consumers take unsigned ones.
+    signer: Option<Signer>,
     /// The queues that took no record lately.
     refusing: Mutex<BTreeSet<QueueId>>,
 }
 
 impl RequeueToQueues {
-    /// To these queues.
-    pub fn new(fanout: Arc<Fanout>, rules: LiveRules) -> Self {
-        Self { shared: Arc::new(Shared { fanout, refusing: Mutex::default() }), rules }
+    /// To these queues, signed if there is a signer.
+    pub fn new(fanout: Arc<Fanout>, rules: LiveRules, signer: Option<Signer>) -> Self {
+        Self { shared: Arc::new(Shared { fanout, signer, refusing: Mutex::default() }), rules }
     }
 
     /// The candidate queues of a record; every queue where no route takes it, for it must stay somewhere.
-    fn candidates(&self, record: &RequeueRecord) -> Vec<(QueueId, Side)> {
+    fn candidates(&self, record: &RequeueRecord) -> Vec<Candidate> {
         let rules = self.rules.current();
         let names: Vec<&String> = match rules.route(&record.activity, &record.scene, &record.bonus_type) {
             Some(route) => route.requeue.iter().collect(),
@@ -45,7 +48,8 @@ impl RequeueToQueues {
             .into_iter()
             .filter_map(|name| {
                 let queue = fanout.queue(name)?;
-                Some((queue, fanout.side(queue, record.first_user_id)?))
+                let side = fanout.side(queue, record.first_user_id)?;
+                Some(Candidate { queue, side, tag: QueueTag::of(name) })
             })
             .collect()
     }
@@ -60,36 +64,63 @@ impl RequeueSink for RequeueToQueues {
             tried: 0,
             patience: Duration::ZERO,
             record,
+            signed: None,
             done,
         };
         Box::new(parcel).submit();
     }
 }
 
+/// A queue that a record may take.
+#[derive(Clone, Copy)]
+struct Candidate {
+    queue: QueueId,
+    side: Side,
+    tag: QueueTag,
+}
+
 struct RequeueParcel {
     shared: Arc<Shared>,
-    candidates: Vec<(QueueId, Side)>,
+    candidates: Vec<Candidate>,
     /// Candidates tried so far, over both rounds.
     tried: usize,
     patience: Duration,
     record: RequeueRecord,
+    /// The record as it is signed for the candidate that is tried now.
+    signed: Option<Vec<u8>>,
     done: Done,
 }
 
 impl RequeueParcel {
     /// The candidate that is tried now.
-    fn candidate(&self) -> Option<(QueueId, Side)> {
+    fn candidate(&self) -> Option<Candidate> {
         let many = self.candidates.len();
         if self.tried < 2 * many { self.candidates.get(self.tried % many).copied() } else { None }
     }
 
     fn submit(mut self: Box<Self>) {
-        let Some((queue, side)) = self.candidate() else { return (self.done)(RequeueOutcome::Refused) };
+        let Some(Candidate { queue, side, tag }) = self.candidate() else {
+            return (self.done)(RequeueOutcome::Refused);
+        };
+        if let Err(why) = self.sign(tag) {
+            tracing::error!(%why, "a requeued record cannot be signed; it waits in the salvage file");
+            return (self.done)(RequeueOutcome::Refused);
+        }
         let is_again = self.tried >= self.candidates.len();
         let is_refusing = self.shared.refusing.lock().contains(&queue);
         self.patience = if is_again || is_refusing { Duration::ZERO } else { PATIENCE };
         let fanout = Arc::clone(&self.shared.fanout);
         fanout.submit(&[(queue, side)], self);
+    }
+}
+
+impl RequeueParcel {
+    /// I12: signs what this process has verified, and never a record as it came, which nobody has.
+    fn sign(&mut self, tag: QueueTag) -> Result<(), SignError> {
+        if let (Some(signer), false) = (&self.shared.signer, self.record.is_raw()) {
+            self.signed = Some(signer.sign_record(&self.record.payload, tag)?);
+        }
+        Ok(())
     }
 }
 
@@ -99,7 +130,7 @@ impl PendingRecord for RequeueParcel {
     }
 
     fn payload(&self) -> &[u8] {
-        &self.record.payload
+        self.signed.as_ref().unwrap_or(&self.record.payload)
     }
 
     fn patience(&self) -> Option<Duration> {
@@ -107,7 +138,7 @@ impl PendingRecord for RequeueParcel {
     }
 
     fn delivered(self: Box<Self>) {
-        if let Some((queue, _)) = self.candidate() {
+        if let Some(Candidate { queue, .. }) = self.candidate() {
             self.shared.refusing.lock().remove(&queue);
         }
         // I3: the original is finished by this call alone.
@@ -119,7 +150,7 @@ impl PendingRecord for RequeueParcel {
             // No candidate takes it any more, whichever is asked.
             Undelivered::Closed => return (self.done)(RequeueOutcome::Refused),
             Undelivered::PatienceOver => {
-                if let Some((queue, _)) = self.candidate() {
+                if let Some(Candidate { queue, .. }) = self.candidate() {
                     self.shared.refusing.lock().insert(queue);
                 }
             }
@@ -139,9 +170,16 @@ mod tests {
     use std::time::Instant;
     use windfall_contract::Clock;
     use windfall_contract::broker::Broker;
+    use windfall_proto::record::{self, Head};
     use windfall_queue_embedded::{EmbeddedBroker, EmbeddedOptions};
     use windfall_queue_faulty::{Faults, Faulty};
     use windfall_queue_virtual::FanoutOptions;
+    use windfall_signing::{LiveRing, Ring};
+
+    fn unsigned() -> Vec<u8> {
+        let head = Head { bonus_type: "cash", attempt: 1, failures: 0, not_before_ms: 0, count: 1 };
+        record::build(head, [b"event".as_slice()])
+    }
 
     struct Queues {
         _folder: tempfile::TempDir,
@@ -165,7 +203,9 @@ mod tests {
         let options = FanoutOptions { delivery_timeout_ms: 500, ..FanoutOptions::default() };
         let fanout = Fanout::open(&rules.current(), of_rules, options, Clock::system());
         let fanout = Arc::new(fanout.unwrap());
-        let sink = RequeueToQueues::new(Arc::clone(&fanout), rules);
+        let ring = LiveRing::new(Ring::ephemeral("consumer").unwrap());
+        let signer = Signer::new(&ring, "consumer", "windfall").unwrap();
+        let sink = RequeueToQueues::new(Arc::clone(&fanout), rules, Some(signer));
         Queues { _folder: folder, brokers, fanout, sink }
     }
 
@@ -185,7 +225,7 @@ mod tests {
                 scene: "rain".into(),
                 first_user_id: 1,
                 key: b"key".to_vec(),
-                payload: b"payload".to_vec(),
+                payload: unsigned(),
                 events: 1,
             };
             let began = Instant::now();

@@ -7,6 +7,7 @@ use super::consuming::{Consuming, Shared};
 use super::ledger_mark::KeptMark;
 use super::parts::{Brokers, Options, Parts};
 use super::scheduling::Scheduling;
+use super::signing::SigningKeys;
 use super::token_drop::TokenDrop;
 use super::work::Work;
 use super::{budgets, keys, queues, readiness};
@@ -29,7 +30,7 @@ use windfall_queue_virtual::Fanout;
 use windfall_reward_service::{
     AsyncGrants, Fuses, ResumeOptions, Resumer, RewardHandle, RewardOptions, RewardService, RulesInForce,
 };
-use windfall_sdk::{Inherited, Sdk, SdkOptions, SdkParts};
+use windfall_sdk::{Inherited, Sdk, SdkOptions, SdkParts, Signer};
 use windfall_token::KeyRing;
 use windfall_token_service::{KeyRingVerifier, TokenOptions, TokenParts};
 use windfall_wallet::{Wallet, WalletParts};
@@ -86,6 +87,8 @@ impl Wiring {
         let Parts { rules, rules_follower, brokers, keys, ledger, connectors, clock, health, tasks, .. } =
             parts;
         let mut tokens = parts.tokens;
+        let signing_keys = parts.signing.as_ref().map(|signing| signing.keys().clone());
+        let signer = signing_keys.as_ref().map(|keys| keys.signer.clone());
         if work.needs_keys() && keys.is_none() {
             bail!("a process that sends or verifies tokens needs a key ring");
         }
@@ -115,6 +118,9 @@ impl Wiring {
             rules_follower,
         };
         own.background.push(readiness::rules(&own.tasks, &own.health, &own.rules));
+        if let Some(signing) = parts.signing {
+            own.background.push(signing.follow(&own.tasks));
+        }
         own.background.push(readiness::tokens(&own.tasks, &own.health, work, &tokens));
         if let Some(fanout) = &own.fanout {
             own.background.push(readiness::outboxes(&own.tasks, &own.health, fanout));
@@ -124,10 +130,11 @@ impl Wiring {
             // Whoever reads or writes tokens in this process does so through the table, or a credit would miss them.
             tokens = token_drop.store();
             let ledger = (ledger, parts.ledger_mark);
-            own.start_rewards(options.rewards, ledger, connectors, token_drop, &clock).await?;
+            own.start_rewards(options.rewards, ledger, connectors, token_drop, signing_keys.as_ref(), &clock)
+                .await?;
         }
         if let (Some(keys), true) = (keys.clone(), work.sends) {
-            own.start_sdk(options.sdk, options.spool, keys, &tokens, &clock)?;
+            own.start_sdk(options.sdk, options.spool, keys, signer.clone(), &tokens, &clock)?;
         } else if let Some(fanout) = &own.fanout {
             // An SDK takes over new rules for the queues that it sends to.
             own.background.push(queues::follow(&own.tasks, &own.rules, Arc::clone(fanout)));
@@ -142,7 +149,7 @@ impl Wiring {
         }
         if let (Some(fanout), Some(rewards), true) = (&own.fanout, &own.rewards, work.serves_grants) {
             let (rules, budgets) = (own.rules.clone(), own.budgets.clone());
-            let queue = Arc::new(AsyncGrantQueue::new(Arc::clone(fanout), rules, budgets));
+            let queue = Arc::new(AsyncGrantQueue::new(Arc::clone(fanout), rules, budgets, signer));
             let granting = rewards.clone().with_fuses(fuses(&own.rules, &own.budgets));
             let grants = AsyncGrants::new(granting, queue, options.async_grants);
             let (rules, brokers) = (own.rules.clone(), own.brokers.clone());
@@ -182,6 +189,7 @@ impl Wiring {
                 rules: &own.rules,
                 fanout,
                 rewards,
+                signing: signing_keys.as_ref(),
                 long_delays: parts.long_delays,
                 budgets: &own.budgets,
                 clock: &clock,
@@ -206,12 +214,17 @@ impl Wiring {
         (ledger, mark): (Ledger, Option<LedgerMark>),
         connectors: Vec<Arc<dyn Connector>>,
         token_drop: TokenDrop,
+        signing: Option<&SigningKeys>,
         clock: &Clock,
     ) -> Result<()> {
         let has_payers = !connectors.is_empty();
         let rewards =
             RewardService::start(options, ledger, connectors, Some(token_drop.observer()), clock.clone())
                 .context("the reward service cannot start")?;
+        let rewards = match signing {
+            Some(keys) => rewards.with_verifier(keys.verifier()),
+            None => rewards,
+        };
         let own = self.rules.clone();
         rewards.follow_rules(Box::new(move || {
             let rules = own.current();
@@ -259,6 +272,7 @@ impl Wiring {
         options: SdkOptions,
         spool: PathBuf,
         keys: KeyRing,
+        signer: Option<Signer>,
         tokens: &Arc<dyn TokenStore>,
         clock: &Clock,
     ) -> Result<()> {
@@ -267,6 +281,7 @@ impl Wiring {
         let parts = SdkParts {
             spool: options.spool_in(spool),
             keys,
+            signer,
             rules: self.rules.clone(),
             fanout,
             tokens: Some(Arc::clone(tokens)),
@@ -395,6 +410,7 @@ mod tests {
             tokens: TokensAt::Embedded.open(data).await.unwrap(),
             tokens_are_shared: false,
             keys: Some(KeyRing::load(&place::keys(data)).unwrap()),
+            signing: None,
             ledger: Some(LedgerAt::File.open(data, Unbudgeted::Allow).unwrap()),
             ledger_mark: None,
             long_delays: None,

@@ -2,6 +2,7 @@
 //! ends the process.
 
 use super::background::{Background, Hopeless, Tasks};
+use super::signing::SigningKeys;
 use anyhow::{Context, Result};
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +27,8 @@ pub struct TopicParts {
     pub requeue_sink: Arc<dyn RequeueSink>,
     /// The spill log, where records wait when no queue takes them.
     pub spill_log: Arc<SpillLog>,
+    /// The keys that records are verified with; none: every record is taken.
+    pub signing: Option<SigningKeys>,
     /// Where events that are due long after now are handed over.
     pub long_delays: Option<Arc<dyn LongDelays>>,
     /// The limiter with the process's share.
@@ -82,6 +85,7 @@ impl TopicConsumer {
             requeue_sink: Arc::clone(&parts.requeue_sink),
             spill_log: Arc::clone(&parts.spill_log),
             long_delays: parts.long_delays.clone(),
+            signatures: parts.signing.as_ref().map(|keys| keys.of_topic(&key.name)),
             limiter: Arc::clone(&parts.limiter),
             rules: Arc::new(move || live.current()),
             clock: parts.clock.clone(),

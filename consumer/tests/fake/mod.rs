@@ -13,7 +13,7 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use windfall_consumer::{
     ConsumerHandle, Done, Options, Parts, RequeueOutcome, RequeueRecord, RequeueSink, SharedLimiter,
-    SpillLog, SupervisedParts, Supervisor, spawn,
+    Signatures, SpillLog, SupervisedParts, Supervisor, spawn,
 };
 use windfall_contract::Clock;
 use windfall_contract::broker::{
@@ -26,6 +26,7 @@ use windfall_contract::rules::{Fuse, Limit, Limits, Pacing, Rules, TypeLimit};
 use windfall_limiter::{Limit as LimiterLimit, Limiter, Now};
 use windfall_proto::event::{self, EventRef};
 use windfall_proto::record::{self, Head};
+use windfall_signing::{QueueTag, Signer};
 
 pub const WALL_START_MS: i64 = 1_800_000_000_000;
 
@@ -169,6 +170,10 @@ pub struct World {
     pub each: AtomicBool,
     /// The service of long delays of consumers that start from now on.
     pub long_delays: Mutex<Option<Arc<dyn LongDelays>>>,
+    /// How records are verified.
+    pub signatures: Mutex<Option<Signatures>>,
+    /// Signs requeue records, for the queue `rain`.
+    pub signer: Mutex<Option<Signer>>,
     rng: Mutex<Rng>,
     pub clock: Arc<TestClock>,
     pub dir: PathBuf,
@@ -202,6 +207,8 @@ impl World {
             opened: AtomicU64::new(0),
             each: AtomicBool::new(false),
             long_delays: Mutex::default(),
+            signatures: Mutex::default(),
+            signer: Mutex::default(),
             rng: Mutex::new(Rng(seed)),
             clock: Arc::new(TestClock { start: Instant::now(), ahead_ms: AtomicU64::new(0) }),
             dir: dir.to_owned(),
@@ -247,6 +254,7 @@ impl World {
 
     /// The same, started again after panics, by a broker that may be away.
     pub fn supervise(self: &Arc<Self>, options: Options) -> Supervisor {
+        let signatures = self.signatures.lock().clone();
         let Parts { topic, rewards, requeue_sink, spill_log, long_delays, limiter, rules, clock, .. } =
             self.parts("rain-a", self.new_limiter());
         let world = Arc::clone(self);
@@ -269,6 +277,7 @@ impl World {
             requeue_sink,
             spill_log,
             long_delays,
+            signatures,
             limiter,
             rules,
             clock,
@@ -302,6 +311,7 @@ impl World {
             requeue_sink: Arc::new(FakeSink(Arc::clone(self))),
             spill_log: Arc::new(SpillLog::open(&self.dir, 1 << 20).unwrap()),
             long_delays: self.long_delays.lock().clone(),
+            signatures: self.signatures.lock().clone(),
             limiter,
             rules: Arc::new(move || {
                 assert!(!is_one_left(&world.loop_panics), "a test wants the loop to panic");
@@ -642,7 +652,10 @@ impl Rewards for FakeRewards {
         }
         let mut state = world.state.lock();
         for failed in failed {
-            if matches!(failed.rejection, Rejection::Malformed | Rejection::Quarantined) {
+            if matches!(
+                failed.rejection,
+                Rejection::Malformed | Rejection::Quarantined | Rejection::Unverified
+            ) {
                 state.archived_raw.push(failed.payload.clone());
                 for order in orders_of(&failed.payload) {
                     state.archived.insert(order, failed.rejection);
@@ -831,7 +844,9 @@ impl World {
         let mut drawn = drawn_for(&record.key);
         drawn.draw();
         let to = usize::try_from(drawn.below(partitions as u64)).unwrap();
-        self.append(to, record.payload.clone());
+        let signer = self.signer.lock().clone();
+        let sign = |signer: Signer| signer.sign_record(&record.payload, QueueTag::of("rain")).unwrap();
+        self.append(to, signer.map_or_else(|| record.payload.clone(), sign));
     }
 }
 

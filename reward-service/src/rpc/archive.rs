@@ -18,6 +18,7 @@ const PAGE_MAX: u32 = 1_000;
 /// The number of entries that are read at once, with their payloads.
 const READ_MAX: u32 = 100;
 const ACTOR_MAX_BYTES: usize = 64;
+const REASON_MAX_BYTES: usize = 200;
 
 /// The failure archive, the budgets, and the orders and withdrawals that have not ended, for operators. Role: operate.
 #[derive(Clone)]
@@ -167,10 +168,17 @@ impl archive_server::Archive for ArchiveService {
         request: Request<v1::ReplayArchivedRequest>,
     ) -> Result<Response<v1::ReplayArchivedReply>, Status> {
         let caller = Call::of(&request)?.caller.clone();
-        let v1::ReplayArchivedRequest { id, actor } = request.into_inner();
+        let v1::ReplayArchivedRequest { id, actor, despite_signature: reason } = request.into_inner();
         let actor = actor_of(&caller, &actor)?;
+        check_text(&reason, REASON_MAX_BYTES)
+            .map_err(|why| Status::invalid_argument(format!("despite_signature {why}")))?;
         self.entry(id, &caller.tenant).await?;
-        let replayed = self.rewards.replay(id, &actor).await.map_err(|error| status::of_replay(&error))?;
+        let replayed = if reason.is_empty() {
+            self.rewards.replay(id, &actor).await
+        } else {
+            self.rewards.replay_despite_signature(id, &actor, &reason).await
+        };
+        let replayed = replayed.map_err(|error| status::of_replay(&error))?;
         Ok(Response::new(v1::ReplayArchivedReply { reply: Some(status::reply(&replayed.reply)) }))
     }
 

@@ -48,6 +48,7 @@ pub(super) fn of_replay(error: &ReplayError) -> Status {
     match error {
         ReplayError::NotFound(id) => no_entry(*id),
         ReplayError::NoActor => Status::invalid_argument("a replay needs the name of who asks for it"),
+        ReplayError::NoReason => Status::invalid_argument("a replay despite the signature needs its reason"),
         ReplayError::Call(error) => of_call(error),
         // Without the hint that goes with what was not done at all.
         ReplayError::NotRecorded { error, .. } => {

@@ -11,6 +11,7 @@ mod refusals;
 mod repeats;
 mod rules;
 mod shares;
+mod signed;
 mod spool;
 mod stage;
 mod tokens;

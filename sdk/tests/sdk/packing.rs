@@ -116,6 +116,7 @@ fn options_out_of_range_are_named() {
         let parts = SdkParts {
             spool: SpoolMode::LossyMemory,
             keys: stage.ring.clone(),
+            signer: None,
             rules: windfall_config::LiveRules::fixed(
                 windfall_config::parse_rules(&one_queue(), None).unwrap(),
             ),

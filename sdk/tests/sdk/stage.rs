@@ -19,6 +19,7 @@ use windfall_contract::rules::DrainingTopic;
 use windfall_contract::tokens::{StoredToken, TokenKey, TokenPut, TokenStore, Unavailable};
 use windfall_proto::v1::{Bonus, BonusEvent, BonusEventBatch, SendBonusRequest, User};
 use windfall_queue_virtual::{Fanout, FanoutOptions};
+use windfall_sdk::Signer;
 use windfall_sdk::{Inherited, Sdk, SdkOptions, SdkParts, SpoolMode};
 use windfall_token::KeyRing;
 
@@ -244,6 +245,16 @@ impl Stage {
     }
 
     pub fn with_clock(setup: impl Into<Setup>, text: &str, mood: Mood, clock: Clock) -> Self {
+        Self::with_signer(setup, text, mood, clock, None)
+    }
+
+    pub fn with_signer(
+        setup: impl Into<Setup>,
+        text: &str,
+        mood: Mood,
+        clock: Clock,
+        signer: Option<Signer>,
+    ) -> Self {
         let Setup { options, spool } = setup.into();
         let (a, b) = (Scripted::new(mood), Scripted::new(mood));
         let brokers = brokers(&a, &b);
@@ -255,6 +266,7 @@ impl Stage {
         let parts = SdkParts {
             spool,
             keys: ring.clone(),
+            signer,
             rules: live.clone(),
             fanout: Arc::clone(&fanout),
             tokens: Some(Arc::clone(&tokens) as Arc<dyn TokenStore>),

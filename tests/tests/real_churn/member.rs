@@ -72,6 +72,7 @@ pub fn run(kafka: &str) {
             requeue_sink: Arc::new(Same { producer: Arc::clone(&producer), back }),
             spill_log: Arc::new(SpillLog::open(&dir.join(format!("salvage-{number}")), 1 << 24).unwrap()),
             long_delays: None,
+            signatures: None,
             limiter: Arc::new(SharedLimiter::new(Arc::new(limiter), now)),
             rules: Arc::new(move || Arc::clone(&rules)),
             clock,

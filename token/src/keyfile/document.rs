@@ -16,26 +16,16 @@
 //! signing_secret = "base64 of 32 bytes"
 //! ```
 
-use std::fmt;
-
-use base64::{Engine, engine::general_purpose::STANDARD};
 use serde::{Deserialize, Deserializer, de};
-use sha2::{Digest, Sha256};
-use zeroize::{Zeroize, Zeroizing};
+pub(super) use windfall_key_file::text::Refused;
+use windfall_key_file::{Secret, by_name, put_secret, text};
+use zeroize::Zeroizing;
 
 use super::{Entry, Secrets};
 use crate::{Algorithm, KeyId, KeyInfo, State};
 
 const TITLE: &str =
     "# Windfall key ring. It holds secrets: chmod 600, and change it with `windfall keys` alone.\n";
-const FORMAT: u64 = 1;
-
-/// The error for a text that is not a key file.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Refused {
-    Damaged(&'static str),
-    Newer(u64),
-}
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -61,41 +51,6 @@ struct Key {
     public_key: Option<Secret>,
 }
 
-/// Thirty-two bytes, decoded straight from the text, so that no copy of it stays behind.
-struct Secret(Zeroizing<[u8; 32]>);
-
-impl<'de> Deserialize<'de> for Secret {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
-        impl de::Visitor<'_> for Visitor {
-            type Value = Secret;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("base64 of 32 bytes")
-            }
-
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Secret, E> {
-                // The message names no content: it may be a secret.
-                decode(text).map(Secret).ok_or_else(|| E::custom("not base64 of 32 bytes"))
-            }
-
-            fn visit_string<E: de::Error>(self, text: String) -> Result<Secret, E> {
-                self.visit_str(&Zeroizing::new(text))
-            }
-        }
-        deserializer.deserialize_str(Visitor)
-    }
-}
-
-fn decode(text: &str) -> Option<Zeroizing<[u8; 32]>> {
-    // The decoder wants room for whole groups: 33 bytes.
-    let mut room = Zeroizing::new([0_u8; 33]);
-    let len = STANDARD.decode_slice(text, &mut *room).ok()?;
-    let mut secret = Zeroizing::new([0_u8; 32]);
-    secret.copy_from_slice(room.get(..len).filter(|bytes| bytes.len() == 32)?);
-    Some(secret)
-}
-
 impl<'de> Deserialize<'de> for Algorithm {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         by_name(deserializer, |name| name.parse().ok())
@@ -109,41 +64,12 @@ impl<'de> Deserialize<'de> for State {
     }
 }
 
-fn by_name<'de, D: Deserializer<'de>, T>(
-    deserializer: D,
-    find: impl FnOnce(&str) -> Option<T>,
-) -> Result<T, D::Error> {
-    let mut name = String::deserialize(deserializer)?;
-    let found = find(&name).ok_or_else(|| de::Error::custom("an unknown name"));
-    name.zeroize();
-    found
-}
-
 /// Reads a key file's text, and checks it as a whole.
-pub(super) fn read(text: &str) -> Result<Vec<Entry>, Refused> {
-    let mut rest = text;
-    let mut line = || {
-        let (line, after) = rest.split_once('\n')?;
-        rest = after;
-        Some(line)
-    };
-    let first = line().ok_or(Refused::Damaged("empty or cut in its first line"))?;
-    if format!("{first}\n") != TITLE {
-        return Err(Refused::Damaged("the first line is not that of a key ring"));
-    }
-    let format = line().and_then(|line| line.strip_prefix("format = ")?.parse().ok());
-    match format.ok_or(Refused::Damaged("no format number"))? {
-        FORMAT => {}
-        newer if newer > FORMAT => return Err(Refused::Newer(newer)),
-        _ => return Err(Refused::Damaged("an unknown format number")),
-    }
-    let digest = line().and_then(|line| line.strip_prefix("digest = \"")?.strip_suffix('"'));
-    if digest.ok_or(Refused::Damaged("no digest"))? != digest_of(rest) {
-        return Err(Refused::Damaged("it is not what its digest says: cut or altered"));
-    }
+pub(super) fn read(content: &str) -> Result<Vec<Entry>, Refused> {
+    text::check(TITLE, content)?;
     // The parser's own message would quote the line, with the secret in it.
     let document: Document =
-        toml::from_str(text).map_err(|_| Refused::Damaged("not the TOML of format 1"))?;
+        toml::from_str(content).map_err(|_| Refused::Damaged("not the TOML of format 1"))?;
     let entries: Vec<Entry> = document.key.into_iter().map(Entry::try_from).collect::<Result<_, _>>()?;
     check(&entries).map(|()| entries)
 }
@@ -198,12 +124,7 @@ pub(super) fn write(entries: &[Entry]) -> Zeroizing<String> {
     for entry in entries {
         put_key(&mut body, entry);
     }
-    let digest = digest_of(&body);
-    let mut text = Zeroizing::new(String::with_capacity(body.len() + 512));
-    text.push_str(TITLE);
-    text.push_str(&format!("format = {FORMAT}\ndigest = \"{digest}\"\n"));
-    text.push_str(&body);
-    text
+    text::seal(TITLE, &body)
 }
 
 fn put_key(body: &mut String, Entry { info, secrets }: &Entry) {
@@ -218,12 +139,6 @@ fn put_key(body: &mut String, Entry { info, secrets }: &Entry) {
     ];
     for (name, bytes) in named {
         let Some(bytes) = bytes else { continue };
-        body.push_str(&format!("{name} = \""));
-        STANDARD.encode_string(bytes, body);
-        body.push_str("\"\n");
+        put_secret(body, name, bytes);
     }
-}
-
-fn digest_of(body: &str) -> String {
-    STANDARD.encode(Sha256::digest(body.as_bytes()))
 }

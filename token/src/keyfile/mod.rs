@@ -1,91 +1,19 @@
 //! The key file, and what an operator may do to it.
 
-mod disk;
 mod document;
 
 use std::path::{Path, PathBuf};
 
 use zeroize::Zeroizing;
 
-use crate::{
-    Algorithm, KeyId, KeyInfo, KeyRing, State,
-    ring::{RingKey, random_secret},
-    signature::SigningMaterial,
-};
-use disk::Lock;
+use crate::{Algorithm, KeyId, KeyInfo, KeyRing, State, ring::RingKey, signature::SigningMaterial};
+pub use windfall_key_file::KeyFileError;
+use windfall_key_file::{self as disk, Lock, random_secret};
 
 /// The number of keys in a file at most, destroyed ones included.
 const KEYS_MAX: usize = 1000;
-
-/// A key file that could not be read or written.
-#[derive(Debug, thiserror::Error)]
-pub enum KeyFileError {
-    /// There is no such file.
-    #[error("there is no key file {}; make one: windfall keys new", path.display())]
-    Missing {
-        /// The key file.
-        path: PathBuf,
-    },
-    /// `create` does not replace keys.
-    #[error("{} exists already; a key file is never replaced", path.display())]
-    Exists {
-        /// The key file.
-        path: PathBuf,
-    },
-    /// Others than the owner may read or write the file.
-    #[error(
-        "{} is open to others than its owner (mode {mode:03o}); run: chmod 600 '{}'",
-        path.display(),
-        path.display()
-    )]
-    Exposed {
-        /// The key file.
-        path: PathBuf,
-        /// Its permission bits.
-        mode: u32,
-    },
-    /// Another process is changing the file.
-    #[error("{} is being changed by another process; try again when it is done", path.display())]
-    InUse {
-        /// The key file.
-        path: PathBuf,
-    },
-    /// The file is not as it was written: it is cut, altered, or not a key file.
-    #[error("{} is damaged or no key file ({what}); restore it from a backup", path.display())]
-    Damaged {
-        /// The key file.
-        path: PathBuf,
-        /// What is wrong with it.
-        what: &'static str,
-    },
-    /// The file was written by a newer release.
-    #[error("{} has format {format}, this release knows 1; use a newer release", path.display())]
-    NewerFormat {
-        /// The key file.
-        path: PathBuf,
-        /// Its format.
-        format: u64,
-    },
-    /// The file is a copy without signing secrets.
-    #[error("{} is a verifier's copy; change the original and export it again", path.display())]
-    VerifierCopy {
-        /// The key file.
-        path: PathBuf,
-    },
-    /// The operating system refused. After a failed write, open the file again to see what it holds.
-    #[error("cannot {doing} {}: {source}", path.display())]
-    Io {
-        /// What was being done.
-        doing: &'static str,
-        /// The file that it was done to.
-        path: PathBuf,
-        /// The operating system's error.
-        source: std::io::Error,
-    },
-    /// The operating system gave no randomness for a key.
-    #[error("no randomness for a key: {0}")]
-    NoRandomness(getrandom::Error),
-}
+/// The command that makes a key file.
+const MAKE: &str = "windfall keys new";
 
 /// A change that was refused. Nothing has changed, in the file or in memory, except as `File` says.
 #[derive(Debug, thiserror::Error)]
@@ -153,15 +81,16 @@ impl Secrets {
 
 pub(crate) fn load(path: &Path) -> Result<KeyRing, KeyFileError> {
     let mut keys = Vec::new();
-    for entry in disk::read(path)? {
+    for entry in read(path)? {
         let key = RingKey::new(entry.info, entry.secrets.as_ref());
-        keys.push(key.ok_or_else(|| damaged(path, "a public key that is none"))?);
+        keys.push(key.ok_or_else(|| KeyFileError::damaged(path, "a public key that is none"))?);
     }
     Ok(KeyRing::from_keys(keys))
 }
 
-fn damaged(path: &Path, what: &'static str) -> KeyFileError {
-    KeyFileError::Damaged { path: path.to_owned(), what }
+fn read(path: &Path) -> Result<Vec<Entry>, KeyFileError> {
+    let text = disk::read(path, MAKE)?;
+    document::read(&text).map_err(|refused| KeyFileError::refused(path, &refused))
 }
 
 impl KeyFile {
@@ -185,9 +114,9 @@ impl KeyFile {
     /// [`KeyFileError`].
     pub fn open(path: &Path) -> Result<Self, KeyFileError> {
         // A link stays a link: what it names is replaced.
-        let path = disk::real_path(path)?;
+        let path = disk::real_path(path, MAKE)?;
         let lock = Lock::take(&path)?;
-        let entries = disk::read(&path)?;
+        let entries = read(&path)?;
         if entries.iter().any(|entry| entry.secrets.as_ref().is_some_and(|it| it.signing.is_none())) {
             return Err(KeyFileError::VerifierCopy { path });
         }

@@ -104,6 +104,7 @@ pub fn parts(
         requeue_sink: Arc::new(NoWork),
         spill_log: Arc::new(SpillLog::open(salvage, 1 << 20).context("the salvage file")?),
         long_delays: None,
+        signatures: None,
         limiter: Arc::new(SharedLimiter::new(Arc::new(limiter), now)),
         rules: Arc::new(move || Arc::clone(&rules)),
         clock,

@@ -211,6 +211,7 @@ fn open(broker: Arc<KafkaBroker>, spool: SpoolMode) -> Result<(Sdk, Arc<Fanout>)
     let parts = SdkParts {
         spool,
         keys: KeyRing::ephemeral()?,
+        signer: None,
         rules,
         fanout: Arc::clone(&fanout),
         tokens: Some(Arc::new(NullStore)),

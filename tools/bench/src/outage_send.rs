@@ -177,6 +177,7 @@ fn open(away: &Private, well: &Private, spool: SpoolMode) -> Result<(Sdk, Arc<Fa
     let parts = SdkParts {
         spool,
         keys: KeyRing::ephemeral()?,
+        signer: None,
         rules,
         fanout: Arc::clone(&fanout),
         tokens: None,

@@ -9,21 +9,25 @@ use std::{
 
 use zeroize::Zeroizing;
 
-use super::{Entry, KeyFileError, damaged, document};
+use crate::KeyFileError;
 
 /// The largest key file that is read. A thousand keys take a third of it.
-const FILE_MAX_BYTES: u64 = 1 << 20;
+pub const FILE_MAX_BYTES: u64 = 1 << 20;
 /// The permission bits of a file that its owner alone may read and write.
 const OWNER_ONLY: u32 = 0o600;
 
 /// The right to write a key file: an advisory lock (flock) on `FILE.lock`, which stays there when released.
 /// The key file itself cannot carry it, as each save puts another file in its place.
-pub(super) struct Lock {
+pub struct Lock {
     _file: File,
 }
 
 impl Lock {
-    pub(super) fn take(path: &Path) -> Result<Self, KeyFileError> {
+    /// Takes the right to write the file at `path`, until it is dropped.
+    ///
+    /// # Errors
+    /// [`KeyFileError::InUse`], [`KeyFileError::Io`].
+    pub fn take(path: &Path) -> Result<Self, KeyFileError> {
         let aside = with_suffix(path, ".lock");
         let file = OpenOptions::new()
             .create(true)
@@ -40,9 +44,12 @@ impl Lock {
     }
 }
 
-/// Reads a key file's keys.
-pub(super) fn read(path: &Path) -> Result<Vec<Entry>, KeyFileError> {
-    let file = File::open(path).map_err(|source| missing_or_io("open", path, source))?;
+/// Reads a key file's text. `make` is the command that makes such a file.
+///
+/// # Errors
+/// [`KeyFileError`].
+pub fn read(path: &Path, make: &'static str) -> Result<Zeroizing<String>, KeyFileError> {
+    let file = File::open(path).map_err(|source| missing_or_io(path, make, source))?;
     // Asked of the open file, not of the path, which may name another one by then.
     let metadata = file.metadata().map_err(|source| io("examine", path, source))?;
     let mode = metadata.mode() & 0o777;
@@ -50,21 +57,21 @@ pub(super) fn read(path: &Path) -> Result<Vec<Entry>, KeyFileError> {
         return Err(KeyFileError::Exposed { path: path.to_owned(), mode });
     }
     if metadata.len() > FILE_MAX_BYTES {
-        return Err(damaged(path, "longer than 1 MiB"));
+        return Err(KeyFileError::damaged(path, "longer than 1 MiB"));
     }
     // Room for all of it at once: growing would leave copies of secrets behind.
     let room = usize::try_from(FILE_MAX_BYTES).map_or(0, |max| max + 1);
     let mut text = Zeroizing::new(Vec::with_capacity(room));
     file.take(FILE_MAX_BYTES).read_to_end(&mut text).map_err(|source| io("read", path, source))?;
-    let text = std::str::from_utf8(&text).map_err(|_| damaged(path, "not UTF-8"))?;
-    document::read(text).map_err(|refused| match refused {
-        document::Refused::Damaged(what) => damaged(path, what),
-        document::Refused::Newer(format) => KeyFileError::NewerFormat { path: path.to_owned(), format },
-    })
+    let text = std::str::from_utf8(&text).map_err(|_| KeyFileError::damaged(path, "not UTF-8"))?;
+    Ok(Zeroizing::new(text.to_owned()))
 }
 
 /// Writes a key file where there is none. The caller holds its lock.
-pub(super) fn write_new(path: &Path, text: &str) -> Result<(), KeyFileError> {
+///
+/// # Errors
+/// [`KeyFileError::Exists`], [`KeyFileError::Io`].
+pub fn write_new(path: &Path, text: &str) -> Result<(), KeyFileError> {
     match path.symlink_metadata() {
         Ok(_) => Err(KeyFileError::Exists { path: path.to_owned() }),
         Err(error) if error.kind() == ErrorKind::NotFound => replace(path, text),
@@ -74,7 +81,10 @@ pub(super) fn write_new(path: &Path, text: &str) -> Result<(), KeyFileError> {
 
 /// Puts a new content in place of the old: a reader, or a crash, sees one or the other as a whole. The caller
 /// holds the file's lock.
-pub(super) fn replace(path: &Path, text: &str) -> Result<(), KeyFileError> {
+///
+/// # Errors
+/// [`KeyFileError::Io`].
+pub fn replace(path: &Path, text: &str) -> Result<(), KeyFileError> {
     let aside = with_suffix(path, ".tmp");
     // What a crash left; nobody else writes it under the lock.
     match std::fs::remove_file(&aside) {
@@ -98,9 +108,12 @@ pub(super) fn replace(path: &Path, text: &str) -> Result<(), KeyFileError> {
     File::open(folder).and_then(|folder| folder.sync_all()).map_err(|source| io("sync", folder, source))
 }
 
-/// The file behind any links.
-pub(super) fn real_path(path: &Path) -> Result<PathBuf, KeyFileError> {
-    path.canonicalize().map_err(|source| missing_or_io("open", path, source))
+/// The file behind any links. `make` is the command that makes such a file.
+///
+/// # Errors
+/// [`KeyFileError::Missing`], [`KeyFileError::Io`].
+pub fn real_path(path: &Path, make: &'static str) -> Result<PathBuf, KeyFileError> {
+    path.canonicalize().map_err(|source| missing_or_io(path, make, source))
 }
 
 fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
@@ -113,9 +126,9 @@ fn io(doing: &'static str, path: &Path, source: std::io::Error) -> KeyFileError 
     KeyFileError::Io { doing, path: path.to_owned(), source }
 }
 
-fn missing_or_io(doing: &'static str, path: &Path, source: std::io::Error) -> KeyFileError {
+fn missing_or_io(path: &Path, make: &'static str, source: std::io::Error) -> KeyFileError {
     match source.kind() {
-        ErrorKind::NotFound => KeyFileError::Missing { path: path.to_owned() },
-        _ => io(doing, path, source),
+        ErrorKind::NotFound => KeyFileError::Missing { path: path.to_owned(), make },
+        _ => io("open", path, source),
     }
 }

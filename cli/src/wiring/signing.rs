@@ -1,0 +1,120 @@
+//! The signing keys of a process: who it signs records as, whose it verifies, and the task that follows the key file.
+
+use super::background::{Background, Tasks};
+use anyhow::{Context, Result};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::block_in_place;
+use windfall_consumer::{Signatures, Unsigned};
+use windfall_signing::{LiveRing, RingFile, RingUse, Signer, Verifier};
+
+/// The pause between two looks at the file, as at that of the token keys.
+const EVERY: Duration = Duration::from_secs(5);
+
+/// The pause after which a record with a key that the ring lacks makes it look: the sender may have a newer file.
+const SOON: Duration = Duration::from_millis(250);
+
+/// Who a process is among the senders, and what it takes from others.
+#[derive(Debug, Clone)]
+pub struct SigningOptions {
+    /// Whose primary key signs.
+    pub sender: String,
+    /// The tenant that records are signed for.
+    pub tenant: String,
+    /// Other tenants whose records are granted.
+    pub others: Vec<String>,
+    /// What becomes of a record without a signature.
+    pub unsigned: Unsigned,
+    /// The same, for topics that have a rule of their own.
+    pub topics: BTreeMap<String, Unsigned>,
+    /// What the process does with the keys.
+    pub used: RingUse,
+}
+
+/// The signing keys of a process.
+pub struct Signing {
+    file: RingFile,
+    keys: SigningKeys,
+}
+
+/// What the parts of a process sign and verify with. Cheap to clone.
+#[derive(Clone)]
+pub struct SigningKeys {
+    /// Signs what the process writes.
+    pub signer: Signer,
+    verifier: Verifier,
+    unsigned: Unsigned,
+    topics: BTreeMap<String, Unsigned>,
+}
+
+impl Signing {
+    /// Reads the keys. Blocks for the disk.
+    pub fn open(path: &Path, options: &SigningOptions) -> Result<Self> {
+        let SigningOptions { sender, tenant, others, unsigned, topics, used } = options;
+        let context = || format!("the signing keys {} cannot be used", path.display());
+        let file = block_in_place(|| RingFile::open(path, sender, *used)).with_context(context)?;
+        let ring: &LiveRing = file.ring();
+        let signer = Signer::new(ring, sender, tenant).with_context(context)?;
+        let tenants = std::iter::once(tenant).chain(others.iter().filter(|other| *other != tenant));
+        let verifier = Verifier::of_tenants(ring, tenants.map(String::as_str));
+        let keys = SigningKeys { signer, verifier, unsigned: *unsigned, topics: topics.clone() };
+        Ok(Self { file, keys })
+    }
+
+    /// What the parts of the process sign and verify with.
+    pub const fn keys(&self) -> &SigningKeys {
+        &self.keys
+    }
+
+    /// Takes over the file when it changes.
+    pub fn follow(self, tasks: &Tasks) -> Background {
+        let ring = self.file.ring().clone();
+        let file = Arc::new(parking_lot::Mutex::new(self.file));
+        tasks.spawn("signing keys", move || {
+            let (file, ring) = (Arc::clone(&file), ring.clone());
+            async move {
+                loop {
+                    pause(&ring).await;
+                    let own = Arc::clone(&file);
+                    match tokio::task::spawn_blocking(move || own.lock().look()).await {
+                        Ok(None) => {}
+                        Ok(Some(Ok(()))) => tracing::info!("the signing keys are taken over"),
+                        Ok(Some(Err(why))) => {
+                            tracing::warn!(why, "the signing keys cannot be read; those so far stay");
+                        }
+                        Err(died) if died.is_panic() => std::panic::resume_unwind(died.into_panic()),
+                        // The runtime ends.
+                        Err(_) => return,
+                    }
+                }
+            }
+        })
+    }
+}
+
+/// Waits until it is time for a look.
+async fn pause(ring: &LiveRing) {
+    let mut waited = Duration::ZERO;
+    while waited < EVERY {
+        tokio::time::sleep(SOON).await;
+        waited += SOON;
+        if ring.take_lack() {
+            return;
+        }
+    }
+}
+
+impl SigningKeys {
+    /// Says who signed a record, whatever topic it comes from.
+    pub fn verifier(&self) -> Verifier {
+        self.verifier.clone()
+    }
+
+    /// How the records of this topic are verified.
+    pub fn of_topic(&self, topic: &str) -> Signatures {
+        let unsigned = self.topics.get(topic).copied().unwrap_or(self.unsigned);
+        Signatures { verifier: self.verifier.clone(), unsigned }
+    }
+}
