@@ -374,17 +374,22 @@ func (x *BonusToken) GetDescription() string {
 }
 
 // What a broker stores: a pack of events of one bonus type.
-// Writers put fields 1 to 5 first, in order, so that dispatch reads the head alone.
+// Writers put fields 1 to 5 first, in order, so that dispatch reads the head alone. Fields 8 and 7 follow, in this
+// order, and then the events.
 type BonusEventBatch struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Type  string                 `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
 	// Requeues of any cause.
 	Attempt uint32 `protobuf:"varint,2,opt,name=attempt,proto3" json:"attempt,omitempty"`
 	// Failed grants alone.
-	Failures      uint32        `protobuf:"varint,3,opt,name=failures,proto3" json:"failures,omitempty"`
-	NotBeforeMs   int64         `protobuf:"varint,4,opt,name=not_before_ms,json=notBeforeMs,proto3" json:"not_before_ms,omitempty"`
-	Count         uint32        `protobuf:"varint,5,opt,name=count,proto3" json:"count,omitempty"`
-	Events        []*BonusEvent `protobuf:"bytes,6,rep,name=events,proto3" json:"events,omitempty"`
+	Failures    uint32        `protobuf:"varint,3,opt,name=failures,proto3" json:"failures,omitempty"`
+	NotBeforeMs int64         `protobuf:"varint,4,opt,name=not_before_ms,json=notBeforeMs,proto3" json:"not_before_ms,omitempty"`
+	Count       uint32        `protobuf:"varint,5,opt,name=count,proto3" json:"count,omitempty"`
+	Events      []*BonusEvent `protobuf:"bytes,6,rep,name=events,proto3" json:"events,omitempty"`
+	// Who wrote it, and that nobody has changed it since: docs/signed-records.md. The last field before the events.
+	Signature []byte `protobuf:"bytes,7,opt,name=signature,proto3" json:"signature,omitempty"`
+	// In a requeued record: the number of the key that its original was signed with.
+	Origin        uint32 `protobuf:"varint,8,opt,name=origin,proto3" json:"origin,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -461,6 +466,20 @@ func (x *BonusEventBatch) GetEvents() []*BonusEvent {
 	return nil
 }
 
+func (x *BonusEventBatch) GetSignature() []byte {
+	if x != nil {
+		return x.Signature
+	}
+	return nil
+}
+
+func (x *BonusEventBatch) GetOrigin() uint32 {
+	if x != nil {
+		return x.Origin
+	}
+	return 0
+}
+
 var File_windfall_v1_bonus_proto protoreflect.FileDescriptor
 
 const file_windfall_v1_bonus_proto_rawDesc = "" +
@@ -501,14 +520,16 @@ const file_windfall_v1_bonus_proto_rawDesc = "" +
 	"bonus_type\x18\x06 \x01(\tR\tbonusType\x12\x16\n" +
 	"\x06amount\x18\a \x01(\x03R\x06amount\x12\"\n" +
 	"\raward_time_ms\x18\b \x01(\x03R\vawardTimeMs\x12 \n" +
-	"\vdescription\x18\t \x01(\tR\vdescription\"\xc6\x01\n" +
+	"\vdescription\x18\t \x01(\tR\vdescription\"\xfc\x01\n" +
 	"\x0fBonusEventBatch\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\rR\aattempt\x12\x1a\n" +
 	"\bfailures\x18\x03 \x01(\rR\bfailures\x12\"\n" +
 	"\rnot_before_ms\x18\x04 \x01(\x03R\vnotBeforeMs\x12\x14\n" +
 	"\x05count\x18\x05 \x01(\rR\x05count\x12/\n" +
-	"\x06events\x18\x06 \x03(\v2\x17.windfall.v1.BonusEventR\x06eventsB\\\n" +
+	"\x06events\x18\x06 \x03(\v2\x17.windfall.v1.BonusEventR\x06events\x12\x1c\n" +
+	"\tsignature\x18\a \x01(\fR\tsignature\x12\x16\n" +
+	"\x06origin\x18\b \x01(\rR\x06originB\\\n" +
 	"\x1cio.github.windfallrewards.v1P\x01Z:github.com/windfall-rewards/windfall/clients/go/windfallpbb\x06proto3"
 
 var (

@@ -779,9 +779,12 @@ type ReplayArchivedRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    int64                  `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
 	// Who asks for it, beside the caller's key; at most 64 bytes, may be empty.
-	Actor         string `protobuf:"bytes,2,opt,name=actor,proto3" json:"actor,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Actor string `protobuf:"bytes,2,opt,name=actor,proto3" json:"actor,omitempty"`
+	// For an entry with the reason unverified: why it is granted although nothing proves who wrote it. The caller vouches
+	// for it, and the audit keeps this; at most 200 bytes. Empty: it is granted only if it can be verified by now.
+	DespiteSignature string `protobuf:"bytes,3,opt,name=despite_signature,json=despiteSignature,proto3" json:"despite_signature,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *ReplayArchivedRequest) Reset() {
@@ -824,6 +827,13 @@ func (x *ReplayArchivedRequest) GetId() int64 {
 func (x *ReplayArchivedRequest) GetActor() string {
 	if x != nil {
 		return x.Actor
+	}
+	return ""
+}
+
+func (x *ReplayArchivedRequest) GetDespiteSignature() string {
+	if x != nil {
+		return x.DespiteSignature
 	}
 	return ""
 }
@@ -1969,10 +1979,11 @@ const file_windfall_v1_grant_proto_rawDesc = "" +
 	"\x10GetArchivedReply\x12/\n" +
 	"\x05entry\x18\x01 \x01(\v2\x19.windfall.v1.ArchiveEntryR\x05entry\x12\x18\n" +
 	"\apayload\x18\x02 \x01(\fR\apayload\x124\n" +
-	"\areplays\x18\x03 \x03(\v2\x1a.windfall.v1.ArchiveReplayR\areplays\"=\n" +
+	"\areplays\x18\x03 \x03(\v2\x1a.windfall.v1.ArchiveReplayR\areplays\"j\n" +
 	"\x15ReplayArchivedRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x12\x14\n" +
-	"\x05actor\x18\x02 \x01(\tR\x05actor\"D\n" +
+	"\x05actor\x18\x02 \x01(\tR\x05actor\x12+\n" +
+	"\x11despite_signature\x18\x03 \x01(\tR\x10despiteSignature\"D\n" +
 	"\x13ReplayArchivedReply\x12-\n" +
 	"\x05reply\x18\x01 \x01(\v2\x17.windfall.v1.GrantReplyR\x05reply\"\x14\n" +
 	"\x12ListBudgetsRequest\"\xba\x01\n" +

@@ -61,7 +61,8 @@ export interface BonusToken {
 
 /**
  * What a broker stores: a pack of events of one bonus type.
- * Writers put fields 1 to 5 first, in order, so that dispatch reads the head alone.
+ * Writers put fields 1 to 5 first, in order, so that dispatch reads the head alone. Fields 8 and 7 follow, in this
+ * order, and then the events.
  */
 export interface BonusEventBatch {
   type: string;
@@ -72,6 +73,10 @@ export interface BonusEventBatch {
   notBeforeMs: bigint;
   count: number;
   events: BonusEvent[];
+  /** Who wrote it, and that nobody has changed it since: docs/signed-records.md. The last field before the events. */
+  signature: Buffer;
+  /** In a requeued record: the number of the key that its original was signed with. */
+  origin: number;
 }
 
 function createBaseUser(): User {
@@ -678,7 +683,16 @@ export const BonusToken: MessageFns<BonusToken> = {
 };
 
 function createBaseBonusEventBatch(): BonusEventBatch {
-  return { type: "", attempt: 0, failures: 0, notBeforeMs: 0n, count: 0, events: [] };
+  return {
+    type: "",
+    attempt: 0,
+    failures: 0,
+    notBeforeMs: 0n,
+    count: 0,
+    events: [],
+    signature: Buffer.alloc(0),
+    origin: 0,
+  };
 }
 
 export const BonusEventBatch: MessageFns<BonusEventBatch> = {
@@ -703,6 +717,12 @@ export const BonusEventBatch: MessageFns<BonusEventBatch> = {
     }
     for (const v of message.events) {
       BonusEvent.encode(v!, writer.uint32(50).fork()).join();
+    }
+    if (message.signature.length !== 0) {
+      writer.uint32(58).bytes(message.signature);
+    }
+    if (message.origin !== 0) {
+      writer.uint32(64).uint32(message.origin);
     }
     return writer;
   },
@@ -768,6 +788,22 @@ export const BonusEventBatch: MessageFns<BonusEventBatch> = {
             message.events.push(BonusEvent.decode(reader, reader.uint32()));
             continue;
           }
+          case 7: {
+            if (tag !== 58) {
+              break;
+            }
+
+            message.signature = Buffer.from(reader.bytes());
+            continue;
+          }
+          case 8: {
+            if (tag !== 64) {
+              break;
+            }
+
+            message.origin = reader.uint32();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -793,6 +829,8 @@ export const BonusEventBatch: MessageFns<BonusEventBatch> = {
       : 0n;
     message.count = object.count ?? 0;
     message.events = object.events?.map((e) => BonusEvent.fromPartial(e)) || [];
+    message.signature = object.signature ?? Buffer.alloc(0);
+    message.origin = object.origin ?? 0;
     return message;
   },
 };

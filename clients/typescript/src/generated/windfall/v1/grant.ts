@@ -124,6 +124,11 @@ export interface ReplayArchivedRequest {
   id: bigint;
   /** Who asks for it, beside the caller's key; at most 64 bytes, may be empty. */
   actor: string;
+  /**
+   * For an entry with the reason unverified: why it is granted although nothing proves who wrote it. The caller vouches
+   * for it, and the audit keeps this; at most 200 bytes. Empty: it is granted only if it can be verified by now.
+   */
+  despiteSignature: string;
 }
 
 export interface ReplayArchivedReply {
@@ -1193,7 +1198,7 @@ export const GetArchivedReply: MessageFns<GetArchivedReply> = {
 };
 
 function createBaseReplayArchivedRequest(): ReplayArchivedRequest {
-  return { id: 0n, actor: "" };
+  return { id: 0n, actor: "", despiteSignature: "" };
 }
 
 export const ReplayArchivedRequest: MessageFns<ReplayArchivedRequest> = {
@@ -1206,6 +1211,9 @@ export const ReplayArchivedRequest: MessageFns<ReplayArchivedRequest> = {
     }
     if (message.actor !== "") {
       writer.uint32(18).string(message.actor);
+    }
+    if (message.despiteSignature !== "") {
+      writer.uint32(26).string(message.despiteSignature);
     }
     return writer;
   },
@@ -1239,6 +1247,14 @@ export const ReplayArchivedRequest: MessageFns<ReplayArchivedRequest> = {
             message.actor = reader.string();
             continue;
           }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.despiteSignature = reader.string();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1258,6 +1274,7 @@ export const ReplayArchivedRequest: MessageFns<ReplayArchivedRequest> = {
     const message = createBaseReplayArchivedRequest();
     message.id = (object.id !== undefined && object.id !== null) ? BigInt(object.id) : 0n;
     message.actor = object.actor ?? "";
+    message.despiteSignature = object.despiteSignature ?? "";
     return message;
   },
 };
