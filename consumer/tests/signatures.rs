@@ -221,6 +221,36 @@ async fn copies_are_verified_in_their_turn() {
     assert!(consumer.drain(Duration::from_secs(5)).await.unwrap().is_clean());
 }
 
+/// A thief's records wait in a lane or to be due when the operator destroys his key. None of them is granted, whatever comes
+/// next; those of others are.
+#[tokio::test(start_paused = true)]
+async fn what_waits_when_its_key_is_destroyed_is_granted_no_more() {
+    let setup = setup(Unsigned::Refuse);
+    let world = &setup.world;
+    *world.troubles.lock() = Troubles { undecided: 100, ..Troubles::default() };
+    (0..40).for_each(|n| world.append(n % 4, setup.mall(&format!("loot{n}"), 5)));
+    let mut own = record_of("cash", "own", 5);
+    own = setup.signed("consumer", TENANT, "rain", &own);
+    world.append(0, own);
+    let consumer = setup.start();
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(world.state.lock().credited.len(), 0);
+    let mut file = KeyFile::open(&setup.keys).unwrap();
+    file.retire(1).unwrap();
+    file.destroy(1).unwrap();
+    setup.ring.replace(Ring::load(&setup.keys).unwrap(), None).unwrap();
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    *world.troubles.lock() = Troubles::default();
+    world.settle(Duration::from_secs(120)).await;
+    assert_eq!((setup.archived_as_unverified(), consumer.stats().refused("destroyed_key")), (40, 40));
+    {
+        let state = world.state.lock();
+        assert!(state.credited.keys().all(|order| order.starts_with("own")), "{:?}", state.credited);
+        assert_eq!(state.credited.len(), 5);
+    }
+    assert!(consumer.drain(Duration::from_secs(5)).await.unwrap().is_clean());
+}
+
 /// A ring that comes into force while records wait: what was verified stays so, what comes later is judged by it.
 #[tokio::test(start_paused = true)]
 async fn a_destroyed_key_is_refused_from_the_next_record_on() {
@@ -252,6 +282,7 @@ async fn unsigned_records_are_granted_and_counted_where_that_is_said_by_name() {
     let consumer = setup.start();
     world.settle(Duration::from_secs(600)).await;
     let stats = consumer.stats();
+    assert_eq!((stats.accepts_unsigned.get(), stats.refuses_unsigned.get()), (1, 0));
     assert_eq!((stats.unsigned.get(), stats.refused("forged"), stats.malformed.get()), (1, 1, 1));
     assert_eq!(world.state.lock().credited.len(), 10);
     assert!(consumer.drain(Duration::from_secs(5)).await.unwrap().is_clean());
@@ -307,6 +338,50 @@ async fn a_key_is_waited_for_once() {
     newer.follow();
     world.append(0, newer.signed("good"));
     world.settle(Duration::from_secs(1)).await;
+    assert_eq!(world.state.lock().credited.len(), 5);
+    assert!(consumer.drain(Duration::from_secs(5)).await.unwrap().is_clean());
+}
+
+/// Nothing waits any more when the ring changes. What lacks something after that is waited for as before.
+#[tokio::test(start_paused = true)]
+async fn waiting_does_not_switch_itself_off() {
+    let setup = setup(Unsigned::Refuse);
+    let world = &setup.world;
+    let foreign = |prefix| setup.signed("mall", TENANT, "other", &record_of("cash", prefix, 5));
+    world.append(0, foreign("first"));
+    let consumer = setup.start();
+    world.settle(Duration::from_secs(20)).await;
+    assert_eq!(setup.archived_as_unverified(), 1);
+    setup.ring.replace(Ring::load(&setup.keys).unwrap(), None).unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    world.append(0, foreign("second"));
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!((setup.archived_as_unverified(), consumer.stats().waiting_for_key.get()), (1, 1));
+    world.settle(Duration::from_secs(20)).await;
+    assert_eq!(setup.archived_as_unverified(), 2);
+    assert!(consumer.drain(Duration::from_secs(5)).await.unwrap().is_clean());
+}
+
+/// Garbage under many numbers of keys. The key of a sender that is ahead is waited for all the same.
+#[tokio::test(start_paused = true)]
+async fn garbage_does_not_end_the_waiting_for_a_key_that_comes() {
+    let setup = setup(Unsigned::Refuse);
+    let world = &setup.world;
+    let newer = Newer::of(&setup);
+    for key in 40..240 {
+        let mut garbage = setup.mall("garbage", 1);
+        let at = signature_at(&garbage);
+        garbage[at + 4] = key;
+        world.append(usize::from(key) % 4, garbage);
+    }
+    let consumer = setup.start();
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!((setup.archived_as_unverified(), consumer.stats().waiting_for_key.get()), (200, 0));
+    world.append(0, newer.signed("late"));
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(consumer.stats().waiting_for_key.get(), 1);
+    newer.follow();
+    world.settle(Duration::from_secs(5)).await;
     assert_eq!(world.state.lock().credited.len(), 5);
     assert!(consumer.drain(Duration::from_secs(5)).await.unwrap().is_clean());
 }

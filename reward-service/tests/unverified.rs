@@ -147,7 +147,8 @@ async fn an_operator_may_vouch_for_what_nothing_proves_and_for_nothing_that_is_f
     keys.follow();
     let mut changed = keys.sign(TENANT, "rain", &of("c"));
     *changed.last_mut().unwrap() ^= 1;
-    let bad = [of("a"), by_destroyed, changed, keys.sign("other", "rain", &of("d")), cash("e", 1, 5).to_vec()];
+    let bad =
+        [of("a"), by_destroyed, changed, keys.sign("other", "rain", &of("d")), cash("e", 1, 5).to_vec()];
     archive(&rewards, bad).await;
     assert_eq!(replies(&rewards).await, vec![REFUSED; 5]);
     let list = rewards.archive_list(ArchiveFilter::default()).await.unwrap();

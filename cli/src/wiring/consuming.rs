@@ -91,6 +91,9 @@ impl Consuming {
         if let Some(topic) = topics.iter().find(|topic| !is_known(topic)) {
             bail!("the options name the topic {topic}, which the live rules do not know");
         }
+        if let Some(topic) = shared.signing.and_then(|keys| keys.topics().find(|topic| !is_known(topic))) {
+            bail!("[signing.topics] names the topic {topic}, which the live rules do not know");
+        }
         let salvage =
             SpillLog::open(salvage, SALVAGE_MAX_BYTES).context("the salvage file cannot be opened")?;
         let salvage = Arc::new(salvage);

@@ -41,6 +41,8 @@ pub struct Wiring {
     pub rules: LiveRules,
     /// The brokers.
     pub brokers: Brokers,
+    /// The keys that records are signed and verified with.
+    pub signing: Option<SigningKeys>,
     /// The virtual queues.
     pub fanout: Option<Arc<Fanout>>,
     /// SDKs by the app that they send for.
@@ -99,6 +101,7 @@ impl Wiring {
         let mut own = Self {
             rules,
             brokers,
+            signing: signing_keys.clone(),
             fanout,
             sdks: BTreeMap::new(),
             inherited: Inherited::default(),

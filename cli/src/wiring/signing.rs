@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::block_in_place;
 use windfall_consumer::{Signatures, Unsigned};
-use windfall_signing::{LiveRing, RingFile, RingUse, Signer, Verifier};
+use windfall_signing::{LiveRing, Ring, RingFile, RingUse, Signer, Verifier};
 
 /// The pause between two looks at the file, as at that of the token keys.
 const EVERY: Duration = Duration::from_secs(5);
@@ -44,6 +44,7 @@ pub struct Signing {
 pub struct SigningKeys {
     /// Signs what the process writes.
     pub signer: Signer,
+    ring: LiveRing,
     verifier: Verifier,
     unsigned: Unsigned,
     topics: BTreeMap<String, Unsigned>,
@@ -59,7 +60,8 @@ impl Signing {
         let signer = Signer::new(ring, sender, tenant).with_context(context)?;
         let tenants = std::iter::once(tenant).chain(others.iter().filter(|other| *other != tenant));
         let verifier = Verifier::of_tenants(ring, tenants.map(String::as_str));
-        let keys = SigningKeys { signer, verifier, unsigned: *unsigned, topics: topics.clone() };
+        let ring = ring.clone();
+        let keys = SigningKeys { signer, ring, verifier, unsigned: *unsigned, topics: topics.clone() };
         Ok(Self { file, keys })
     }
 
@@ -107,6 +109,16 @@ async fn pause(ring: &LiveRing) {
 }
 
 impl SigningKeys {
+    /// The ring in force.
+    pub fn ring(&self) -> Arc<Ring> {
+        self.ring.current()
+    }
+
+    /// The topics that have a rule of their own.
+    pub fn topics(&self) -> impl Iterator<Item = &String> {
+        self.topics.keys()
+    }
+
     /// Says who signed a record, whatever topic it comes from.
     pub fn verifier(&self) -> Verifier {
         self.verifier.clone()

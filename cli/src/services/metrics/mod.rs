@@ -8,12 +8,13 @@ mod documented;
 mod jobs;
 mod live_rules;
 mod process;
+mod signing;
 mod task_queue;
 
 use super::parts::Parts;
 use super::polled_metrics::Found;
 use crate::wiring::topic_life::{self, TopicLives};
-use crate::wiring::{ReadXxlStats, RunningJobs, Tasks};
+use crate::wiring::{ReadXxlStats, RunningJobs, SigningKeys, Tasks};
 use connectors::ReadSnapshot;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -48,6 +49,7 @@ pub struct Sources {
     salvage: Option<Arc<SpillLog>>,
     health: Option<Health>,
     tasks: Option<Tasks>,
+    signing: Option<SigningKeys>,
     rewards: Option<RewardHandle>,
     verifier: Option<KeyRingVerifier>,
     wallet: Option<Wallet>,
@@ -76,6 +78,7 @@ impl Sources {
             lives: parts.consuming.as_ref().map(|consuming| Arc::new(consuming.read_lives()) as _),
             health: Some(health.clone()),
             tasks: Some(parts.tasks.clone()),
+            signing: parts.signing.clone(),
             rewards: parts.rewards.clone(),
             verifier: parts.verifier.clone(),
             wallet: parts.wallet.clone(),
@@ -119,6 +122,8 @@ pub fn export(metrics: &Metrics, sources: &Sources) {
     let (health, tasks) = (sources.health.clone(), sources.tasks.clone());
     metrics.export(process::PARTS, &[], move |each| health.iter().for_each(|health| each(&[], health)));
     metrics.export(process::TASKS, &[], move |each| tasks.iter().for_each(|tasks| each(&[], tasks)));
+    let signing = sources.signing.clone();
+    metrics.export(signing::RING, &[], move |each| signing.iter().for_each(|keys| each(&[], keys)));
     let sdks = sources.sdks.clone();
     metrics.export(SdkStats::METRICS, &["app"], move |each| {
         sdks.iter().for_each(|(tenant, sdk)| each(&[tenant], &sdk.stats()));
