@@ -91,8 +91,12 @@ impl Consuming {
         if let Some(topic) = topics.iter().find(|topic| !is_known(topic)) {
             bail!("the options name the topic {topic}, which the live rules do not know");
         }
-        if let Some(topic) = shared.signing.and_then(|keys| keys.topics().find(|topic| !is_known(topic))) {
-            bail!("[signing.topics] names the topic {topic}, which the live rules do not know");
+        // No reason to stop: the rules may have removed it since.
+        for topic in shared.signing.iter().flat_map(|keys| keys.topics()).filter(|topic| !is_known(topic)) {
+            tracing::warn!(
+                topic,
+                "[signing.topics] names a topic that the live rules do not know: it is a typo, or they have removed the topic"
+            );
         }
         let salvage =
             SpillLog::open(salvage, SALVAGE_MAX_BYTES).context("the salvage file cannot be opened")?;
