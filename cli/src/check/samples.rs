@@ -126,7 +126,7 @@ async fn check_user(sources: &Sources<'_>, user_id: i64, held: &Held) -> Result<
         match sources.order(trade_no)? {
             Some(order) if order.status == Status::Credited => {
                 credited += 1;
-                *owed.entry(order.bonus_type.clone()).or_default() += order.amount;
+                owe(&mut owed, &order);
                 let same = (order.user_id, order.bonus_type.as_str(), order.amount)
                     == (user_id, token.bonus_type.as_str(), token.amount);
                 if !same {
@@ -139,7 +139,7 @@ async fn check_user(sources: &Sources<'_>, user_id: i64, held: &Held) -> Result<
     for trade_no in &held.others {
         if let Some(order) = sources.order(trade_no)?.filter(|order| order.status == Status::Credited) {
             credited += 1;
-            *owed.entry(order.bonus_type).or_default() += order.amount;
+            owe(&mut owed, &order);
         }
     }
     let balances: BTreeMap<String, i64> = block_in_place(|| sources.ledger.balances(user_id))?
@@ -152,6 +152,13 @@ async fn check_user(sources: &Sources<'_>, user_id: i64, held: &Held) -> Result<
     let server_tokens = server_side(sources, user_id, held, &mut wrong).await?;
     let client_tokens = held.tokens.len();
     Ok(Sample { user_id, client_tokens, server_tokens, credited, balances, disagreements: wrong })
+}
+
+/// Adds what the ledger has paid. What a payer has paid is settled with it, and on no balance.
+fn owe(owed: &mut BTreeMap<String, i64>, order: &StoredOrder) {
+    if order.payer.is_empty() {
+        *owed.entry(order.bonus_type.clone()).or_default() += order.amount;
+    }
 }
 
 /// Counts the stored tokens of rewards on their way; those of credited ones are dropped, as a wallet does.

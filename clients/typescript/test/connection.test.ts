@@ -39,7 +39,7 @@ async function kindOf(call: Promise<unknown>): Promise<ErrorKind> {
 }
 
 const replay = (connection: Connection) =>
-  connection.call(ArchiveService.replayArchived, { id: 1n, actor: "" }, { repeat: "never" });
+  connection.call(ArchiveService.replayArchived, { id: 1n, actor: "", despiteSignature: "" }, { repeat: "never" });
 const user = { named: 1n };
 
 test("what a status means, and how often it is asked", async () => {
