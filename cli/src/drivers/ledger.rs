@@ -11,7 +11,6 @@ use windfall_ledger::{Guard, Ledger, LedgerOptions, LedgerReader, Sealer, Unbudg
 
 /// How a ledger that older versions wrote is migrated.
 #[derive(Debug, Clone, Copy, clap::Args)]
-#[cfg_attr(not(feature = "postgres"), expect(dead_code, reason = "the driver alone reads it"))]
 pub struct Migration {
     /// Look out for processes of older versions for so many seconds before anything is changed
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(0..=3_600))]
