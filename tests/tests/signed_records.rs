@@ -183,7 +183,8 @@ fn metric(service: &Service, name: &str, label: &str) -> u64 {
     let Value::String(text) = service.send("GET", "/metrics", &key, b"").body else { panic!("no text") };
     let of_it = |line: &&str| line.starts_with(&format!("{name}{{")) && line.contains(label);
     let value = |line: &str| line.rsplit(' ').next().and_then(|value| value.parse::<f64>().ok());
-    let sum: f64 = text.lines().filter(of_it).map(|line| value(line).unwrap_or_else(|| panic!("{line}"))).sum();
+    let sum: f64 =
+        text.lines().filter(of_it).map(|line| value(line).unwrap_or_else(|| panic!("{line}"))).sum();
     format!("{sum:.0}").parse().unwrap()
 }
 
