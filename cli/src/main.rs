@@ -41,7 +41,7 @@ enum Command {
     /// Check the files of an earlier demo: compare the senders' own log with the ledger, the archive and the downstream system
     Reconcile(demo::ReconcileArgs),
     /// Run every service in one process: sending, consuming, granting, tokens, wallets and timers, by gRPC and HTTP on one
-    /// port; and task queues, if a pool of them is named
+    /// port; the console; and task queues, if a pool of them is named
     Serve(services::ServeArgs),
     /// Run the service that lists and verifies users' tokens
     TokenService(services::ServiceArgs),
@@ -57,6 +57,8 @@ enum Command {
     Scheduler(admin::backfill::SchedulerArgs),
     /// Run the task queues: jobs over HTTP for consumers that pull them, by the contract that clients of lmstfy speak
     TaskQueue(services::ServiceArgs),
+    /// Run the console: operators' web page over the services that its options name. `serve` has it too
+    Console(services::ServiceArgs),
     /// Run a paying system to try connectors on; it moves no real money
     FakeDownstream(services::FakeArgs),
     /// Make keys for the callers of the services
@@ -106,6 +108,7 @@ impl Command {
                 | Self::Wallet(_)
                 | Self::SdkGateway(_)
                 | Self::TaskQueue(_)
+                | Self::Console(_)
                 | Self::Scheduler(admin::backfill::SchedulerArgs { command: None, .. })
         )
     }
@@ -137,6 +140,7 @@ fn main() -> ExitCode {
             None => services::run(Role::Scheduler, &args.service, &cli.log),
         },
         Command::TaskQueue(args) => services::run(Role::TaskQueue, args, &cli.log),
+        Command::Console(args) => services::run(Role::Console, args, &cli.log),
         Command::FakeDownstream(args) => services::fake_downstream(args),
         Command::Access(command) => admin::access::run(command).map(|()| Outcome::Clean),
         Command::Keys(command) => admin::keys::run(command).map(|()| Outcome::Clean),

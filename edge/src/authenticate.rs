@@ -16,6 +16,8 @@ pub(crate) const USER: &str = "x-windfall-user";
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) address: SocketAddr,
+    /// Whether the connection is encrypted.
+    pub(crate) is_tls: bool,
     /// The names in its verified certificate; empty without one.
     pub(crate) cert_names: Vec<String>,
 }

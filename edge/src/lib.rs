@@ -16,7 +16,8 @@
 //! Besides these steps there are [`Health`] and [`Metrics`], to which other crates add their own; `openapi`, which
 //! makes `/openapi.json` from the protobuf descriptors.
 //!
-//! Nothing is open but `/health/…` to this machine. Not here: what the services do; limits per caller; TLS to other
+//! [`Pages`] are for people: a server answers them beside its services, and they authenticate by themselves. Nothing
+//! else is open but `/health/…` to this machine. Not here: what the services do; limits per caller; TLS to other
 //! services.
 //!
 //! ```
@@ -75,6 +76,7 @@ mod identity;
 mod key;
 mod metrics;
 mod openapi;
+mod pages;
 mod pipeline;
 mod refusal;
 mod router;
@@ -88,9 +90,12 @@ pub use identity::{Call, Caller, Role, Roles};
 pub use key::{MintedKey, mint_key};
 pub use metrics::{Described, EachOf, Metrics};
 pub use openapi::OpenApiError;
+pub use pages::{Pages, Visitor};
 /// The metrics crate, for collectors of your own: [`Metrics::register_collector`].
 pub use prometheus_client;
 pub use refusal::{RETRY_AFTER_MS, code_name, http_status, retry_later};
 pub use router::Router;
-pub use server::{OutOfRange, Parts, ServeError, ServeOptions, Server, Stopped, TlsError, TlsOptions, serve};
+pub use server::{
+    LocalCalls, OutOfRange, Parts, ServeError, ServeOptions, Server, Stopped, TlsError, TlsOptions, serve,
+};
 pub use users::JwtOptions;

@@ -6,6 +6,7 @@
 mod shape;
 
 use crate::identity::{Call, Role};
+use crate::pages::Pages;
 use crate::refusal::status_response;
 use bytes::Bytes;
 use http::{Response, StatusCode};
@@ -50,6 +51,7 @@ const JSON_ERROR_BYTES_MAX: usize = 300;
 pub struct Router {
     routes: Vec<Arc<Route>>,
     tenants: Option<Arc<BTreeSet<String>>>,
+    pages: Option<Arc<dyn Pages>>,
 }
 
 /// One method.
@@ -213,6 +215,16 @@ impl Router {
         let mut mounting = Mounting { router: self, service, role: Role::Schedule, path, grpc: grpc(server) };
         methods::jobs(&mut mounting);
         mounting.router
+    }
+
+    /// Mounts pages for people, which say by themselves who may see them.
+    #[must_use]
+    pub fn pages(self, pages: Arc<dyn Pages>) -> Self {
+        Self { pages: Some(pages), ..self }
+    }
+
+    pub(crate) fn mounted_pages(&self) -> Option<Arc<dyn Pages>> {
+        self.pages.clone()
     }
 
     pub(crate) fn routes(&self) -> &[Arc<Route>] {

@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail};
 use std::path::Path;
 use windfall_config::RulesStore;
 use windfall_connectors::{HttpOptions, WireOptions};
+use windfall_console::RulesRight;
 use windfall_contract::Clock;
 use windfall_edge::{MintedKey, mint_key};
 use windfall_token::{Algorithm, KeyFile};
@@ -16,7 +17,7 @@ const CALLERS: [(&str, &str, bool, &str); 5] = [
     ("activity", r#"["send"]"#, false, "sends rewards"),
     ("wallet-front", r#"["verify"]"#, true, "sees and empties wallets, names users by x-windfall-user"),
     ("grants", r#"["grant"]"#, false, "grants without a queue"),
-    ("operator", r#"["operate"]"#, false, "archive, budgets, /metrics"),
+    ("operator", r#"["operate"]"#, false, "archive, budgets, /metrics; signs in to the console"),
     ("scheduler", r#"["schedule"]"#, false, "adds timers, to the targets `hook` and `rewards`, and jobs"),
 ];
 
@@ -92,6 +93,10 @@ pub fn prepare(options: &mut ServiceOptions, clock: &Clock) -> Result<()> {
         let tenant = timers_tenant(&options.data)?;
         options.scheduler.tenants.insert(options.tenant.clone(), tenant);
         println!("Timers of the target `hook` are posted to {HOOK}, those of `rewards` send rewards.");
+    }
+    if options.console.rules == RulesRight::Read {
+        // A try-out may be changed by who tries it.
+        options.console.rules = RulesRight::Change;
     }
     if let Some(jobs) = &mut options.jobs
         && jobs.allow.is_empty()

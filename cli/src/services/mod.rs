@@ -5,6 +5,7 @@
 //! drained record; [`metrics`], [`connectors`] and [`dev`] are what their names say.
 
 mod connectors;
+mod console;
 pub mod dev;
 mod fake;
 mod jobs;

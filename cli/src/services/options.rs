@@ -15,6 +15,7 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use windfall_connectors::{GrpcOptions, HttpOptions};
+use windfall_console::ConsoleOptions;
 use windfall_edge::ServeOptions;
 use windfall_ledger::Unbudgeted;
 use windfall_reward_service::{AckMode, Again, AsyncGrantOptions, ConnectorOptions, SceneSteps};
@@ -71,6 +72,8 @@ pub struct ServiceOptions {
     pub jobs: Option<JobsServiceAt>,
     /// The options of the task queues: their APIs and their pools.
     pub task_queue: TaskQueueAt,
+    /// The options of the console: operators' web page.
+    pub console: ConsoleOptions,
     /// The options of the token verifier.
     pub token_service: TokenOptions,
     /// The time-outs of wallets.
@@ -329,6 +332,7 @@ impl Default for ServiceOptions {
             scheduler: SchedulerAt::default(),
             jobs: None,
             task_queue: TaskQueueAt::default(),
+            console: ConsoleOptions::default(),
             token_service: TokenOptions::default(),
             wallet: WalletOptions::default(),
             serve: ServeOptions::default(),
@@ -361,6 +365,7 @@ impl ServiceOptions {
         options.consumer.check().context("the options [consumer] cannot be used")?;
         options.scheduler.check(&options.brokers, &options.task_queue.pools)?;
         options.task_queue.check()?;
+        options.console.check()?;
         options.task_queue.check_far_jobs(&options.scheduler)?;
         if let Some(jobs) = &options.jobs {
             jobs.check(options.scheduler.store.is_shared())?;

@@ -22,6 +22,8 @@ pub enum Role {
     Scheduler,
     /// Keeps jobs for consumers that pull them.
     TaskQueue,
+    /// Shows the fleet to operators, in a browser.
+    Console,
 }
 
 impl Role {
@@ -36,6 +38,7 @@ impl Role {
             Self::SdkGateway => "sdk-gateway",
             Self::Scheduler => "scheduler",
             Self::TaskQueue => "task-queue",
+            Self::Console => "console",
         }
     }
 
@@ -64,8 +67,8 @@ impl Role {
             Self::Wallet => Work { serves_wallets: true, ..NOTHING },
             Self::SdkGateway => Work { sends: true, ..NOTHING },
             Self::Scheduler => Work { schedules: true, ..NOTHING },
-            // It runs on nothing that is wired: `services/task_queue.rs` starts it.
-            Self::TaskQueue => NOTHING,
+            // They run on nothing that is wired: `services/task_queue.rs` and `services/console.rs` start them.
+            Self::TaskQueue | Self::Console => NOTHING,
         }
     }
 }

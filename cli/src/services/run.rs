@@ -1,5 +1,6 @@
 //! A role's life: open, serve, drain, close.
 
+use super::console::{self, Showing};
 use super::dev;
 use super::metrics;
 use super::options::ServiceOptions;
@@ -91,6 +92,9 @@ async fn live(role: Role, mut options: ServiceOptions, is_dev: bool) -> Result<O
     if role == Role::TaskQueue {
         return task_queue::live(&options, &mut stops, &clock).await;
     }
+    if role == Role::Console {
+        return console::live(&options, &mut stops, &clock).await;
+    }
     if is_dev {
         dev::prepare(&mut options, &clock)?;
     }
@@ -123,11 +127,19 @@ async fn live(role: Role, mut options: ServiceOptions, is_dev: bool) -> Result<O
     if let Some(pulling) = &pulling {
         pulling.show_metrics(measured.clone());
     }
-    let router = parts.router(role, &options.tenant);
+    let mut router = parts.router(role, &options.tenant);
+    let showing = match options.has_console(role) {
+        true => Some(Showing::open(&options, role, &access, Some(&measured), &clock)?),
+        false => None,
+    };
+    if let Some(showing) = &showing {
+        router = router.pages(showing.pages());
+    }
     let served = Served { router, access, metrics: measured, health: health.clone() };
     let server =
         windfall_edge::serve(&options.serve, served).await.context("the services cannot be served")?;
     let address = server.address();
+    let watching = showing.map(|showing| showing.start(&server, &parts.tasks, options.serve.tls.is_some()));
     let outcome = tokio::select! {
         why = stops.first() => {
             tracing::info!(%role, why, "stops");
@@ -147,6 +159,9 @@ async fn live(role: Role, mut options: ServiceOptions, is_dev: bool) -> Result<O
     let left = |began: Instant| drain.saturating_sub(began.elapsed());
     let ending = async {
         // Callers go elsewhere first; then nothing new comes in, and what is in hand ends.
+        if let Some(watching) = watching {
+            watching.end().await;
+        }
         let stopped = server.stop().await;
         if stopped.connections_cut > 0 {
             tracing::warn!(stopped.connections_cut, "calls were in hand for too long");

@@ -1,6 +1,7 @@
 //! The access file as it is now, followed while the process runs.
 
 use super::{Access, AccessError};
+use crate::identity::Caller;
 use crate::users::{Fetches, KeySet, Users};
 use arc_swap::ArcSwap;
 use std::fmt;
@@ -100,6 +101,11 @@ impl AccessSource {
     pub fn user_key_fetches(&self) -> (u64, u64) {
         let fetches = &self.0.state.fetches;
         (fetches.answered.load(Relaxed), fetches.failed.load(Relaxed))
+    }
+
+    /// The caller whose bearer key this is, by the version in force; none where no caller has it.
+    pub fn caller_of_key(&self, key: &str) -> Option<Caller> {
+        self.live().access.by_key(key).map(|entry| entry.caller.clone())
     }
 
     pub(crate) fn live(&self) -> Arc<Live> {

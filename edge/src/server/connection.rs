@@ -74,7 +74,7 @@ pub(super) enum Ended {
 /// Serves a connection until it ends. Its tasks end with it.
 pub(super) async fn serve(stream: TcpStream, address: SocketAddr, shared: Arc<Shared>) -> Ended {
     let Some(tls) = &shared.tls else {
-        return speak(stream, Peer { address, cert_names: Vec::new() }, shared).await;
+        return speak(stream, Peer { address, is_tls: false, cert_names: Vec::new() }, shared).await;
     };
     let accepted = tokio::select! {
         accepted = tokio::time::timeout(shared.times.header, tls.acceptor().accept(stream)) => accepted,
@@ -89,12 +89,13 @@ pub(super) async fn serve(stream: TcpStream, address: SocketAddr, shared: Arc<Sh
         Ok(Ok(stream)) => {
             let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
             let cert_names = certificate.map(tls::names).unwrap_or_default();
-            speak(stream, Peer { address, cert_names }, shared).await
+            speak(stream, Peer { address, is_tls: true, cert_names }, shared).await
         }
     }
 }
 
-async fn speak<S>(mut stream: S, peer: Peer, shared: Arc<Shared>) -> Ended
+/// Serves a stream that is open, and encrypted where it is to be.
+pub(super) async fn speak<S>(mut stream: S, peer: Peer, shared: Arc<Shared>) -> Ended
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {

@@ -1,10 +1,12 @@
 //! The server of both transports on one port: it accepts connections, bounds them, and stops in order.
 
 mod connection;
+mod local;
 mod metrics;
 mod options;
 mod tls;
 
+pub use local::LocalCalls;
 pub use options::{OutOfRange, ServeOptions, TlsOptions};
 pub use tls::TlsError;
 
@@ -132,6 +134,11 @@ impl Server {
     /// The address where it listens, with the real port where the options said 0.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// A way to call this server from its own process, without a socket.
+    pub fn local_calls(&self) -> LocalCalls {
+        LocalCalls::new(&self.shared, &self.connections)
     }
 
     /// Holds readiness back, or releases it. See [`Health::ready`].

@@ -1,0 +1,325 @@
+//! What the fleet does: one sample a second of the metrics of all instances, shared by all viewers, and the last hour of them.
+
+use crate::answer::Written;
+use crate::options::{SAMPLES_MAX, SERIES_MAX};
+use crate::samples::{Fold, Followed, followed, read, read_labels};
+use parking_lot::Mutex;
+use serde::Serialize;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+/// The samples that the console has taken.
+#[derive(Default)]
+pub(crate) struct Flow(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    series: Vec<Series>,
+    /// The place of a series by its metric and its labels.
+    index: HashMap<String, usize>,
+    /// Whether there were more series than may be.
+    is_cut: bool,
+    samples: VecDeque<Taken>,
+    /// The counters of each instance as they were last.
+    counters: HashMap<String, Counters>,
+    newest: Written,
+}
+
+struct Series {
+    followed: &'static Followed,
+    labels: BTreeMap<String, String>,
+}
+
+/// One second. `values` has a place for each series that was known then; NaN: nobody showed it.
+struct Taken {
+    at_ms: u64,
+    values: Box<[f32]>,
+}
+
+struct Counters {
+    at_ns: u64,
+    values: HashMap<usize, f64>,
+}
+
+/// What an instance answered.
+pub(crate) struct Scraped {
+    pub(crate) instance: String,
+    pub(crate) text: Result<String, String>,
+}
+
+/// An instance as the page shows it.
+#[derive(Debug, Default, Serialize)]
+struct Instance {
+    name: String,
+    ok: bool,
+    why: Option<String>,
+    rules_version: Option<f64>,
+    refuses_rules: bool,
+    missing: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct Newest<'a> {
+    at_ms: u64,
+    is_cut: bool,
+    instances: &'a [Instance],
+    rules: &'a serde_json::Value,
+    series: Vec<(&'static str, &'a BTreeMap<String, String>, f32)>,
+}
+
+#[derive(Serialize)]
+struct History<'a> {
+    step_ms: u64,
+    at_ms: Vec<u64>,
+    series: Vec<(&'static str, &'a BTreeMap<String, String>, Vec<Option<f32>>)>,
+}
+
+impl Flow {
+    /// Takes a sample from what the instances answered at this time. `rules` go to the page as they are.
+    pub(crate) fn take(&self, at_ms: u64, at_ns: u64, scraped: &[Scraped], rules: &serde_json::Value) {
+        let mut state = self.0.lock();
+        let state = &mut *state;
+        let mut values = vec![f32::NAN; state.series.len()];
+        let mut instances = Vec::with_capacity(scraped.len());
+        for one in scraped {
+            let mut instance = Instance { name: one.instance.clone(), ..Instance::default() };
+            match &one.text {
+                Ok(text) => {
+                    instance.ok = true;
+                    state.add(&one.instance, text, at_ns, &mut values);
+                    instance.look(text);
+                }
+                Err(why) => instance.why = Some(why.clone()),
+            }
+            instances.push(instance);
+        }
+        state.counters.retain(|name, _| scraped.iter().any(|one| one.instance == *name));
+        state.samples.push_back(Taken { at_ms, values: values.into() });
+        while state.samples.len() > SAMPLES_MAX {
+            state.samples.pop_front();
+        }
+        match Written::new(&state.newest(&instances, rules)) {
+            Ok(written) => state.newest = written,
+            Err(error) => tracing::error!(%error, "a sample of the metrics cannot be written"),
+        }
+    }
+
+    /// The newest sample, as JSON.
+    pub(crate) fn newest(&self) -> Written {
+        self.0.lock().newest.clone()
+    }
+
+    /// The charted series since a time, in steps: the mean of each.
+    pub(crate) fn history(&self, since_ms: u64, step_ms: u64) -> Result<Written, serde_json::Error> {
+        let state = self.0.lock();
+        Written::new(&state.history(since_ms, step_ms.clamp(1_000, 3_600_000)))
+    }
+}
+
+impl State {
+    /// Adds what an instance shows to the values of this second.
+    fn add(&mut self, instance: &str, text: &str, at_ns: u64, values: &mut Vec<f32>) {
+        let before = self.counters.remove(instance);
+        let mut after = Counters { at_ns, values: HashMap::new() };
+        let passed_s = before.as_ref().map(|before| seconds(at_ns.saturating_sub(before.at_ns)));
+        for sample in read(text) {
+            let Some(followed) = followed(sample.name) else { continue };
+            let Some(at) = self.place(followed, sample.labels) else { continue };
+            if at >= values.len() {
+                values.resize(at + 1, f32::NAN);
+            }
+            let seen = values[at];
+            let known = if seen.is_nan() { 0.0 } else { f64::from(seen) };
+            let value = match followed.fold {
+                Fold::Sum => known + sample.value,
+                Fold::Max if seen.is_nan() => sample.value,
+                Fold::Max => known.max(sample.value),
+                Fold::Rate => {
+                    after.values.insert(at, sample.value);
+                    let (Some(before), Some(passed_s)) = (&before, passed_s.filter(|passed| *passed > 0.0))
+                    else {
+                        continue;
+                    };
+                    // A process that was started again counts from 0.
+                    let last = before.values.get(&at).copied().filter(|last| *last <= sample.value);
+                    known + (sample.value - last.unwrap_or(0.0)) / passed_s
+                }
+            };
+            values[at] = narrow(value);
+        }
+        self.counters.insert(instance.to_owned(), after);
+    }
+
+    fn place(&mut self, followed: &'static Followed, labels: &str) -> Option<usize> {
+        let key = format!("{}{{{labels}", followed.name);
+        if let Some(at) = self.index.get(&key) {
+            return Some(*at);
+        }
+        if self.series.len() >= SERIES_MAX {
+            self.is_cut = true;
+            return None;
+        }
+        self.series.push(Series { followed, labels: read_labels(labels).into_iter().collect() });
+        self.index.insert(key, self.series.len() - 1);
+        Some(self.series.len() - 1)
+    }
+
+    fn newest<'a>(&'a self, instances: &'a [Instance], rules: &'a serde_json::Value) -> Newest<'a> {
+        let taken = self.samples.back();
+        let values = taken.map(|taken| &*taken.values).unwrap_or_default();
+        let shown = self.series.iter().zip(values).filter(|(_, value)| !value.is_nan());
+        Newest {
+            at_ms: taken.map_or(0, |taken| taken.at_ms),
+            is_cut: self.is_cut,
+            instances,
+            rules,
+            series: shown.map(|(one, value)| (one.followed.name, &one.labels, *value)).collect(),
+        }
+    }
+
+    fn history(&self, since_ms: u64, step_ms: u64) -> History<'_> {
+        let charted: Vec<usize> =
+            (0..self.series.len()).filter(|at| self.series[*at].followed.is_charted).collect();
+        let mut at_ms: Vec<u64> = Vec::new();
+        let mut sums: Vec<Vec<(f64, u32)>> = vec![Vec::new(); charted.len()];
+        for taken in self.samples.iter().filter(|taken| taken.at_ms >= since_ms) {
+            let step = taken.at_ms / step_ms * step_ms;
+            if at_ms.last() != Some(&step) {
+                at_ms.push(step);
+                sums.iter_mut().for_each(|sums| sums.push((0.0, 0)));
+            }
+            for (sums, at) in sums.iter_mut().zip(&charted) {
+                if let (Some(last), Some(value)) = (sums.last_mut(), taken.values.get(*at))
+                    && !value.is_nan()
+                {
+                    last.0 += f64::from(*value);
+                    last.1 += 1;
+                }
+            }
+        }
+        let mean = |(sum, count): &(f64, u32)| (*count > 0).then(|| narrow(sum / f64::from(*count)));
+        let series = charted.iter().zip(&sums).map(|(at, sums)| {
+            let one = &self.series[*at];
+            (one.followed.name, &one.labels, sums.iter().map(mean).collect())
+        });
+        History { step_ms, at_ms, series: series.collect() }
+    }
+}
+
+impl Instance {
+    /// What an instance says about itself alone.
+    fn look(&mut self, text: &str) {
+        for sample in read(text) {
+            match sample.name {
+                "windfall_rules_version" => self.rules_version = Some(sample.value),
+                "windfall_rules_refuses" => self.refuses_rules = sample.value > 0.0,
+                "windfall_part_ready" if sample.value == 0.0 => {
+                    self.missing.extend(read_labels(sample.labels).into_iter().map(|(_, part)| part));
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a tick's length")]
+fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "seven digits are enough for a chart")]
+fn narrow(value: f64) -> f32 {
+    // Three digits behind the point are shown at most.
+    ((value * 1e3).round() / 1e3) as f32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn scraped(instance: &str, text: &str) -> Scraped {
+        Scraped { instance: instance.into(), text: Ok(text.into()) }
+    }
+
+    fn shown(flow: &Flow) -> Value {
+        serde_json::from_slice(&flow.newest().plain).unwrap()
+    }
+
+    fn value(flow: &Flow, name: &str) -> Option<f64> {
+        let shown = shown(flow);
+        let found = shown["series"].as_array().unwrap().iter().find(|one| one[0] == name).cloned();
+        found.map(|one| one[2].as_f64().unwrap())
+    }
+
+    #[test]
+    fn counters_become_rates_of_all_instances_also_when_one_starts_again() {
+        let flow = Flow::default();
+        let take = |second: u64, a: u64, b: u64| {
+            let text = |count: u64| format!("windfall_sent_events_total{{app=\"w\"}} {count}\nother 1\n");
+            let all = [scraped("a", &text(a)), scraped("b", &text(b))];
+            flow.take(second * 1_000, second * 1_000_000_000, &all, &Value::Null);
+            value(&flow, "windfall_sent_events_total")
+        };
+        assert_eq!(take(1, 1_000, 500), None, "no rate without an earlier value");
+        assert_eq!(take(2, 1_010, 505), Some(15.0));
+        assert_eq!(take(4, 1_030, 505), Some(10.0), "two seconds later");
+        assert_eq!(take(5, 3, 506), Some(4.0), "the first was started again");
+    }
+
+    #[test]
+    fn gauges_are_added_or_the_largest_and_an_instance_that_is_away_is_named() {
+        let flow = Flow::default();
+        let text = "windfall_queue_lag_records{topic=\"t\"} 7\nwindfall_lane_events{topic=\"t\",type=\"cash\"} 3\n\
+                    windfall_rules_version 4\nwindfall_part_ready{part=\"tokens\"} 0\n";
+        let away = Scraped { instance: "c".into(), text: Err("no connection".into()) };
+        flow.take(1_000, 0, &[scraped("a", text), scraped("b", text), away], &json!({ "version": 4 }));
+        let values =
+            ["windfall_queue_lag_records", "windfall_lane_events"].map(|name| value(&flow, name).unwrap());
+        assert_eq!(values, [7.0, 6.0]);
+        let shown = shown(&flow);
+        assert_eq!(
+            (&shown["instances"][2]["ok"], &shown["instances"][2]["why"]),
+            (&json!(false), &json!("no connection"))
+        );
+        assert_eq!(
+            (&shown["instances"][0]["missing"], &shown["rules"]["version"]),
+            (&json!(["tokens"]), &json!(4))
+        );
+    }
+
+    #[test]
+    fn series_and_samples_are_bounded() {
+        let flow = Flow::default();
+        let line = |at: usize| format!("windfall_queue_lag_records{{topic=\"t{at}\"}} 1\n");
+        let text: String = (0..SERIES_MAX + 5).map(line).collect();
+        flow.take(0, 0, &[scraped("a", &text)], &Value::Null);
+        let found = shown(&flow);
+        assert_eq!((found["series"].as_array().unwrap().len(), &found["is_cut"]), (SERIES_MAX, &json!(true)));
+        for second in 1..SAMPLES_MAX as u64 + 10 {
+            flow.take(second * 1_000, second, &[], &Value::Null);
+        }
+        assert_eq!(flow.0.lock().samples.len(), SAMPLES_MAX);
+    }
+
+    #[test]
+    fn the_history_has_the_mean_of_each_step_and_holes_where_nothing_was_known() {
+        let flow = Flow::default();
+        for second in 0..20_u64 {
+            let text = format!(
+                "windfall_queue_lag_records{{topic=\"t\"}} {second}\nwindfall_packs{{state=\"s\"}} 1\n"
+            );
+            let all = if (10..15).contains(&second) { Vec::new() } else { vec![scraped("a", &text)] };
+            flow.take(second * 1_000, second * 1_000_000_000, &all, &Value::Null);
+        }
+        let read = |since_ms| -> Value {
+            serde_json::from_slice(&flow.history(since_ms, 5_000).unwrap().plain).unwrap()
+        };
+        let all = read(0);
+        assert_eq!(all["at_ms"], json!([0, 5_000, 10_000, 15_000]));
+        assert_eq!(
+            all["series"],
+            json!([["windfall_queue_lag_records", { "topic": "t" }, [2.0, 7.0, null, 17.0]]])
+        );
+        assert_eq!(read(15_000)["at_ms"], json!([15_000]));
+    }
+}

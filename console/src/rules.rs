@@ -1,0 +1,191 @@
+//! The live rules on the page: shown, checked, changed and rolled back, in the place that every process has them from.
+
+use crate::answer::Refused;
+use crate::options::RulesRight;
+use http::StatusCode;
+use serde_json::{Value, json};
+use std::sync::Arc;
+use windfall_config::{ChangeRules, ReadError, SetError, Written, parse_rules};
+use windfall_contract::Clock;
+use windfall_contract::rules::Rules;
+
+/// The versions that the history shows, the newest ones.
+const HISTORY_MAX: usize = 100;
+
+/// The rules, as far as the console may see and change them.
+#[derive(Clone)]
+pub(crate) struct RulesDesk {
+    store: Arc<dyn ChangeRules>,
+    known_brokers: Option<Arc<[String]>>,
+    right: RulesRight,
+    clock: Clock,
+}
+
+/// A change that somebody asks for.
+pub(crate) enum Wanted {
+    Set { text: String },
+    Rollback { version: u64 },
+}
+
+impl RulesDesk {
+    pub(crate) fn new(
+        store: Arc<dyn ChangeRules>,
+        known_brokers: Option<Vec<String>>,
+        right: RulesRight,
+        clock: Clock,
+    ) -> Self {
+        Self { store, known_brokers: known_brokers.map(Arc::from), right, clock }
+    }
+
+    /// The document as it stands, and what it says.
+    pub(crate) async fn show(&self) -> Result<Value, Refused> {
+        let text = self.blocking(|own| own.store.show()).await?.map_err(unreadable)?;
+        let form = self.check(&text);
+        Ok(json!({ "text": text, "may_change": self.right == RulesRight::Change, "checked": form }))
+    }
+
+    /// What a document says, or everything that is wrong with it.
+    pub(crate) fn check(&self, text: &str) -> Value {
+        let known: Option<Vec<&str>> =
+            self.known_brokers.as_ref().map(|known| known.iter().map(String::as_str).collect());
+        match parse_rules(text, known.as_deref()) {
+            Ok(rules) => json!({ "ok": true, "problems": [], "form": form(&rules) }),
+            Err(refusal) => {
+                let problem = |one: &windfall_config::Problem| json!({ "line": one.line, "key": one.key, "what": one.fault.to_string() });
+                let problems: Vec<_> = refusal.problems().iter().map(problem).collect();
+                json!({ "ok": false, "problems": problems, "form": null })
+            }
+        }
+    }
+
+    /// The newest changes, newest first, with the documents before and after each.
+    pub(crate) async fn history(&self) -> Result<Value, Refused> {
+        let history = self.blocking(|own| own.store.history()).await?.map_err(unreadable)?;
+        let newest: Vec<_> = history.changes.iter().rev().take(HISTORY_MAX).collect();
+        let unreadable: Vec<_> =
+            history.unreadable.iter().map(|(place, why)| format!("{place}: {why}")).collect();
+        Ok(json!({ "changes": newest, "unreadable": unreadable }))
+    }
+
+    /// Which process runs which version.
+    pub(crate) async fn status(&self) -> Result<Value, Refused> {
+        let (text, reports) = self
+            .blocking(|own| Ok::<_, ReadError>((own.store.show()?, own.store.reports()?)))
+            .await?
+            .map_err(unreadable)?;
+        let newest = parse_rules(&text, None).ok().map(|rules| rules.version);
+        let now_ms = self.clock.unix_ms();
+        let row = |one: &windfall_config::ProcessStatus| {
+            let state = match one {
+                one if one.is_silent(now_ms) => "silent",
+                one if one.refuses.is_some() => "refuses",
+                one if Some(one.version) == newest => "runs",
+                _ => "behind",
+            };
+            let mut row = json!(one);
+            row["state"] = state.into();
+            row
+        };
+        let processes: Vec<_> = reports.iter().map(row).collect();
+        Ok(json!({ "version": newest, "now_ms": now_ms, "processes": processes }))
+    }
+
+    /// Changes the rules. An error that is not a refusal leaves open whether they were changed.
+    pub(crate) async fn change(&self, wanted: Wanted, who: String, why: String) -> Result<Value, Refused> {
+        if self.right != RulesRight::Change {
+            return Err(Refused::forbidden(
+                "this console does not change the rules: its option console.rules would have to be `change`",
+            ));
+        }
+        let written = self
+            .blocking(move |own| {
+                let now_ms = own.clock.unix_ms();
+                match wanted {
+                    Wanted::Set { text } => {
+                        if let Some(refused) = own.refuse_unknown_brokers(&text) {
+                            return Err(refused);
+                        }
+                        own.store.set(&text, &who, &why, now_ms)
+                    }
+                    Wanted::Rollback { version } => own.store.rollback(version, &who, &why, now_ms),
+                }
+            })
+            .await?
+            .map_err(not_set)?;
+        let (version, changed) = match written {
+            Written::Changed { version } => (version, true),
+            Written::Unchanged { version } => (version, false),
+        };
+        Ok(json!({ "version": version, "changed": changed }))
+    }
+
+    /// What a sample of the flow says about the rules; null where they cannot be read.
+    pub(crate) async fn form(&self) -> Value {
+        let shown = self.blocking(|own| own.store.show()).await;
+        let Ok(Ok(text)) = shown else { return Value::Null };
+        parse_rules(&text, None).map_or(Value::Null, |rules| form(&rules))
+    }
+
+    /// A store may know no brokers, where the console does.
+    fn refuse_unknown_brokers(&self, text: &str) -> Option<SetError> {
+        let known: Vec<&str> = self.known_brokers.as_ref()?.iter().map(String::as_str).collect();
+        parse_rules(text, Some(&known)).err().map(SetError::Refused)
+    }
+
+    async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Self) -> T + Send + 'static,
+    ) -> Result<T, Refused> {
+        let own = self.clone();
+        tokio::task::spawn_blocking(move || work(&own)).await.map_err(|error| {
+            tracing::error!(%error, "a look at the rules panicked");
+            Refused::new(StatusCode::INTERNAL_SERVER_ERROR, "INTERNAL", "the rules could not be looked at")
+        })
+    }
+}
+
+/// The parts of rules that the page shows as a form.
+fn form(rules: &Rules) -> Value {
+    let queues = rules.queues.iter().map(|(name, queue)| {
+        json!({ "name": name, "master": queue.master, "backup": queue.backup, "ratio": queue.ratio.percent() })
+    });
+    let topics = rules
+        .topics
+        .iter()
+        .map(|(name, topic)| json!({ "name": name, "broker": topic.broker, "partitions": topic.partitions }));
+    let draining: Vec<_> =
+        rules.draining.iter().map(|old| json!({ "name": old.topic, "broker": old.broker })).collect();
+    let types = rules.limits.types.iter().map(|(name, own)| {
+        json!({
+            "name": name, "rate_per_s": own.limit.rate_per_s, "burst": own.limit.burst,
+            "fuse": own.fuse.to_string(), "priority": own.priority,
+        })
+    });
+    let routes = rules.routes.iter().map(|route| {
+        json!({
+            "activity": route.activity.to_string(), "scene": route.scene.to_string(),
+            "type": route.bonus_type.to_string(), "queue": route.queue, "requeue": route.requeue,
+        })
+    });
+    let global = rules.limits.global;
+    json!({
+        "version": rules.version, "queues": queues.collect::<Vec<_>>(), "topics": topics.collect::<Vec<_>>(),
+        "draining": draining, "types": types.collect::<Vec<_>>(), "routes": routes.collect::<Vec<_>>(),
+        "global": { "rate_per_s": global.rate_per_s, "burst": global.burst },
+        "budgets": rules.budgets.len(),
+    })
+}
+
+fn unreadable(error: ReadError) -> Refused {
+    Refused::unavailable(error.to_string())
+}
+
+fn not_set(error: SetError) -> Refused {
+    let (status, code) = match &error {
+        SetError::Refused(_) | SetError::Remark(_) => (StatusCode::BAD_REQUEST, "INVALID_ARGUMENT"),
+        SetError::Conflict { .. } => (StatusCode::CONFLICT, "ABORTED"),
+        SetError::UnknownVersion(_) => (StatusCode::NOT_FOUND, "NOT_FOUND"),
+        SetError::Locked(_) | SetError::Io { .. } => (StatusCode::SERVICE_UNAVAILABLE, "UNAVAILABLE"),
+    };
+    Refused::new(status, code, error.to_string())
+}
