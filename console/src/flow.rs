@@ -8,7 +8,6 @@ use serde::Serialize;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 /// The samples that the console has taken.
-#[derive(Default)]
 pub(crate) struct Flow(Mutex<State>);
 
 #[derive(Default)]
@@ -71,6 +70,16 @@ struct History<'a> {
     step_ms: u64,
     at_ms: Vec<u64>,
     series: Vec<(&'static str, &'a BTreeMap<String, String>, Vec<Option<f32>>)>,
+}
+
+impl Default for Flow {
+    /// Nothing was sampled yet, which a page can be told.
+    fn default() -> Self {
+        let mut state = State::default();
+        let newest = Written::new(&state.newest(&[], &serde_json::Value::Null));
+        state.newest = newest.unwrap_or_default();
+        Self(Mutex::new(state))
+    }
 }
 
 impl Flow {

@@ -29,11 +29,12 @@ export function Chart({ title, atMs, lines, theme }: { title: string; atMs: numb
       {
         width: holder.clientWidth,
         height: HEIGHT,
+        padding: [8, 8, 0, 0],
         cursor: { y: false, points: { size: 6 } },
         legend: { live: true },
         scales: { y: { range: (_, __, most) => [0, Math.max(1, most * 1.1)] } },
         axes: [
-          { ...axis, font: "11px system-ui", values: [[60, "{HH}:{mm}", null, null, null, null, null, null, 1], [1, "{HH}:{mm}:{ss}", null, null, null, null, null, null, 1]] },
+          { ...axis, font: "11px system-ui", size: 26, values: [[60, "{HH}:{mm}", null, null, null, null, null, null, 1], [1, "{HH}:{mm}:{ss}", null, null, null, null, null, null, 1]] },
           { ...axis, font: "11px system-ui", size: 48, values: (_, all) => all.map((value) => short(value)) },
         ],
         series: [
@@ -60,7 +61,11 @@ export function Chart({ title, atMs, lines, theme }: { title: string; atMs: numb
     };
   }, [names, theme]);
   useEffect(() => {
-    plot.current?.setData([atMs.map((at) => at / 1000), ...lines.map((line) => line.values)] as uPlot.AlignedData);
+    const own = plot.current;
+    if (!own) return;
+    own.setData([atMs.map((at) => at / 1000), ...lines.map((line) => line.values)] as uPlot.AlignedData);
+    // The newest values stand in the legend until somebody points at others.
+    if ((own.cursor.left ?? -1) < 0) own.setLegend({ idx: atMs.length - 1 });
   });
   const last = lines.map((line) => `${line.name} ${num(line.values.at(-1) ?? 0)}`).join(", ");
   return (

@@ -173,23 +173,27 @@ function Shell(props: { user: Who; settings: preact.ComponentChildren; theme: Th
     window.addEventListener("hashchange", moved);
     return () => window.removeEventListener("hashchange", moved);
   }, []);
+  useEffect(() => {
+    // On a phone the pages are a row that is longer than the screen.
+    document.querySelector("nav a[aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+  }, [at.page]);
   const leave = useCallback(async () => {
     await signOut().catch(() => undefined);
     onSignOut();
   }, []);
   return (
     <div class="shell">
-      <a
-        class="skip"
-        href={location.hash || "#/flow"}
-        onClick={(event) => {
-          event.preventDefault();
-          main.current?.focus();
-        }}
-      >
-        {t("app.skip")}
-      </a>
       <header class="top">
+        <a
+          class="skip"
+          href={location.hash || "#/flow"}
+          onClick={(event) => {
+            event.preventDefault();
+            main.current?.focus();
+          }}
+        >
+          {t("app.skip")}
+        </a>
         <a class="brand" href="#/flow">
           <Mark />
           <span>Windfall</span>
@@ -210,7 +214,11 @@ function Shell(props: { user: Who; settings: preact.ComponentChildren; theme: Th
       </header>
       <nav aria-label={t("app.nav")}>
         {PAGES.map((page) => (
-          <a key={page} href={`#/${page}`} aria-current={at.page === page ? "page" : undefined}>
+          <a
+            key={page}
+            href={`#/${page}`}
+            aria-current={at.page === page ? "page" : undefined}
+          >
             {t(`nav.${page}` as Word)}
           </a>
         ))}
@@ -219,7 +227,8 @@ function Shell(props: { user: Who; settings: preact.ComponentChildren; theme: Th
       </nav>
       <main ref={main} tabIndex={-1}>
         {error && <Note level="bad">{error}</Note>}
-        {at.page === "flow" && <FlowPage sample={sample} theme={theme} at={at.query.get("at")} />}
+        {at.page === "flow" && !isOperator && <Note level="info">{t("flow.role")}</Note>}
+        {at.page === "flow" && isOperator && <FlowPage sample={sample} theme={theme} at={at.query.get("at")} />}
         {at.page === "find" && <FindPage query={at.query} user={user} />}
         {at.page === "archive" && <ArchivePage query={at.query} />}
         {at.page === "held" && <HeldPage />}

@@ -131,7 +131,7 @@ export function Table<T>({
   const kind = (column: Column<T>) =>
     [column.isNumber && "num", column.isMinor && "minor", column.isMono && "mono"].filter(Boolean).join(" ") || undefined;
   return (
-    <div class="scroll" role="region" aria-label={label} tabIndex={0}>
+    <div class="scroll" role="group" aria-label={label} tabIndex={0}>
       <table>
         <thead>
           <tr>

@@ -138,18 +138,6 @@ export function ArchivePage({ query }: { query: URLSearchParams }) {
             {t("arc.open")}
           </label>
           <button type="submit">{t("act.search")}</button>
-          <span class="grow" />
-          <button type="button" onClick={count}>
-            {t("arc.count")}
-          </button>
-          <button
-            type="button"
-            class="primary"
-            disabled={chosen.size === 0}
-            onClick={() => setDry({ entries: [...chosen.values()], isCut: false })}
-          >
-            {t("arc.replayN", { n: chosen.size })}
-          </button>
         </form>
         {counting && <Note level="info">{counting}</Note>}
         <Shown of={listed}>
@@ -190,6 +178,17 @@ export function ArchivePage({ query }: { query: URLSearchParams }) {
               <div class="pager">
                 <button type="button" disabled={entries.length === 0} onClick={() => choose(entries, !entries.every((entry) => chosen.has(entry.id)))}>
                   {t("act.all")}
+                </button>
+                <button type="button" onClick={count}>
+                  {t("arc.count")}
+                </button>
+                <button
+                  type="button"
+                  class="primary"
+                  disabled={chosen.size === 0}
+                  onClick={() => setDry({ entries: [...chosen.values()], isCut: false })}
+                >
+                  {t("arc.replayN", { n: chosen.size })}
                 </button>
                 <span class="grow" />
                 <button type="button" disabled={after.length === 1} onClick={() => setAfter(after.slice(0, -1))}>
@@ -383,7 +382,7 @@ function ReplayDialog(props: { entries: Entry[]; isCut: boolean; onClose: () => 
       {done && (
         <>
           <p role="status">{t("arc.running", { done: done.count, n: entries.length })}</p>
-          <ul class="plain">
+          <ul class="bare">
             {[...done.outcomes].map(([outcome, count]) => (
               <li key={outcome}>
                 {outcome}: <b>{num(count)}</b>

@@ -36,8 +36,14 @@ export function BudgetsPage() {
               rows={budgets}
               rowKey={(line) => `${line.activity}/${line.scene}/${line.bonus_type}`}
               columns={[
-                { head: t("col.activity"), cell: (line) => line.activity },
-                { head: t("col.scene"), cell: (line) => line.scene },
+                {
+                  head: t("col.activity"),
+                  cell: (line) => (
+                    <>
+                      {line.activity} <span class="muted">{line.scene}</span>
+                    </>
+                  ),
+                },
                 { head: t("col.type"), cell: (line) => line.bonus_type },
                 { head: t("bud.used"), cell: (line) => num(Number(line.used)), isNumber: true },
                 { head: t("bud.reserved"), cell: (line) => num(Number(line.reserved)), isNumber: true, isMinor: true },

@@ -64,12 +64,12 @@ export function FindPage({ query, user }: { query: URLSearchParams; user: Who })
     setBusy(false);
   };
   return (
-    <Page title={t("fnd.title")} lead={t("fnd.lead")}>
+    <Page title={t("fnd.title")} lead={`${t("fnd.lead")} ${t("fnd.tokenNeeds")}`}>
       <Card>
         <form class="filters" onSubmit={submit}>
           <Field label={t("fnd.order")} value={order} onInput={setOrder} size="wide" />
           <Field label={t("fnd.user")} value={number} onInput={setNumber} />
-          <Field label={t("fnd.token")} hint={t("fnd.tokenNeeds")} value={token} onInput={setToken} size="wide" />
+          <Field label={t("fnd.token")} value={token} onInput={setToken} size="wide" />
           <button type="submit" class="primary" disabled={busy || (!order.trim() && !number.trim())}>
             {t("act.search")}
           </button>

@@ -117,7 +117,7 @@ function Problems({ checked }: { checked: Checked }) {
   return (
     <div class="note bad" role="status">
       <b>{t("rul.problems", { n: checked.problems.length })}</b>
-      <ul class="plain">
+      <ul class="bare">
         {checked.problems.map((one) => (
           <li key={`${one.line} ${one.key} ${one.what}`}>
             {one.line !== null && <span class="mono">{t("rul.line", { n: one.line })} </span>}

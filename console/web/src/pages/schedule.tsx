@@ -32,6 +32,7 @@ export function SchedulePage({ sample, user }: { sample: Sample | null; user: Wh
       {sample && <Queues sample={sample} />}
       {maySchedule && <DeadTimers />}
       {maySchedule && <Jobs />}
+      {!maySchedule && <p class="muted">{t("sch.role")}</p>}
     </Page>
   );
 }

@@ -1,0 +1,240 @@
+//! The page, the calls of services, the flow, and the rules.
+
+#![allow(clippy::unwrap_used)]
+
+mod fixture;
+
+use fixture::{Browser, RULES, start, start_at, until};
+use serde_json::{Value, json};
+use windfall_console::{ConsoleOptions, RulesRight, ServiceAt};
+
+#[tokio::test]
+async fn the_page_comes_whole_packed_or_not_at_all() {
+    let running = start(ConsoleOptions::default()).await;
+    let browser = Browser::new(&running);
+    for path in ["/", "/console"] {
+        let moved = browser.get(path).await;
+        assert_eq!((moved.status, moved.header("location")), (307, Some("/console/")), "{path}");
+    }
+    let page = browser.get("/console/").await;
+    assert_eq!((page.status, page.header("content-type")), (200, Some("text/html; charset=utf-8")));
+    let script = browser.get("/console/app.js").await;
+    let tag = script.header("etag").unwrap().to_owned();
+    let again = browser.send("GET", "/console/app.js", &[("if-none-match", &tag)], None).await;
+    assert_eq!((again.status, again.body.len()), (304, 0));
+    let packed = browser.send("GET", "/console/app.js", &[("accept-encoding", "br, gzip")], None).await;
+    assert_eq!(packed.header("content-encoding"), Some("gzip"));
+    assert!(packed.body.len() * 2 < script.body.len());
+    assert_eq!(browser.get("/console/app.map").await.status, 404);
+    assert_eq!(browser.send("POST", "/console/", &[], Some("{}")).await.status, 405);
+    // The services are where they were.
+    assert_eq!(browser.get("/health/live").await.status, 200);
+    assert_eq!(browser.get("/metrics").await.status, 401);
+}
+
+#[tokio::test]
+async fn every_answer_forbids_foreign_content_and_frames() {
+    let running = start(ConsoleOptions::default()).await;
+    let browser = Browser::signed_in(&running, &running.keys.operate).await;
+    let out = Browser::new(&running);
+    let answers = [
+        browser.get("/console/").await,
+        browser.get("/console/api/flow").await,
+        out.get("/console/api/flow").await,
+        browser.get("/console/nothing").await,
+        browser.post("/console/api/call/v1/tokens/list", &json!({})).await,
+    ];
+    for answered in answers {
+        let policy = answered.header("content-security-policy").unwrap();
+        for part in ["default-src 'self'", "script-src 'self'", "frame-ancestors 'none'"] {
+            assert!(policy.contains(part), "{policy}");
+        }
+        assert!(!policy.contains("unsafe") && !policy.contains('*'), "{policy}");
+        assert_eq!(answered.header("x-content-type-options"), Some("nosniff"));
+        assert_eq!(answered.header("x-frame-options"), Some("DENY"));
+        assert_eq!(answered.header("referrer-policy"), Some("no-referrer"));
+    }
+}
+
+#[tokio::test]
+async fn a_call_is_made_with_the_users_key_and_the_service_decides() {
+    let running = start(ConsoleOptions::default()).await;
+    let path = "/console/api/call/v1/tokens/list";
+    let operator = Browser::signed_in(&running, &running.keys.operate).await;
+    let refused = operator.post(path, &json!({})).await;
+    assert_eq!(refused.status, 403);
+    assert!(refused.message().contains("role `verify`"), "{}", refused.message());
+    assert!(running.fake.0.lock().is_empty());
+
+    let front = Browser::signed_in(&running, &running.keys.front).await;
+    let headers = [("x-windfall-csrf", front.csrf.as_str()), ("x-windfall-user", "42")];
+    let called = front.send("POST", path, &headers, Some("{}")).await;
+    assert_eq!((called.status, &called.json()["next_page_token"]), (200, &json!("42")));
+    let headers = [("x-windfall-csrf", front.csrf.as_str()), ("x-windfall-user", "42 or 1")];
+    assert_eq!(front.send("POST", path, &headers, Some("{}")).await.status, 400);
+    // What a service cannot do is told as it says it.
+    let away = front.post("/console/api/call/v1/tokens/verify", &json!({ "tokens": ["x"] })).await;
+    assert_eq!((away.status, away.message()), (503, "the store cannot say".to_owned()));
+    // The page's own data has the role of what stands behind it.
+    for path in ["flow", "history", "rules", "rules/history", "rules/status"] {
+        let refused = front.get(&format!("/console/api/{path}")).await;
+        assert_eq!(refused.status, 403, "{path}");
+    }
+    assert_eq!(front.post("/console/api/rules/set", &json!({ "text": RULES, "why": "x" })).await.status, 403);
+}
+
+#[tokio::test]
+async fn nothing_that_sends_grants_or_pays_can_be_called() {
+    let running = start(ConsoleOptions::default()).await;
+    let front = Browser::signed_in(&running, &running.keys.front).await;
+    for path in [
+        "/v1/bonuses/send",
+        "/v1/rewards/grant",
+        "/v1/wallet/withdraw",
+        "/v1/ledger/accept",
+        "/metrics",
+        "/v1/tokens/../wallet/withdraw",
+        "//v1/tokens/list",
+        "",
+    ] {
+        let refused = front.post(&format!("/console/api/call{path}"), &json!({})).await;
+        assert_eq!(refused.status, 404, "{path}");
+    }
+    assert_eq!(front.get("/console/api/call/v1/tokens/list").await.status, 405);
+}
+
+#[tokio::test]
+async fn the_flow_is_followed_without_a_viewer_and_has_the_rules_with_it() {
+    let running = start(ConsoleOptions::default()).await;
+    let browser = Browser::signed_in(&running, &running.keys.operate).await;
+    until("a sample is there", async || {
+        browser.get("/console/api/flow").await.json()["at_ms"].as_u64() > Some(0)
+    })
+    .await;
+    let flow = browser.get("/console/api/flow").await.json();
+    assert_eq!(flow["instances"][0]["name"], "this process");
+    assert_eq!(flow["rules"]["queues"][0]["name"], "cash");
+    let history = browser.get("/console/api/history?step_ms=1000&since_ms=0").await.json();
+    assert!(!history["at_ms"].as_array().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn rules_are_shown_and_changed_only_where_an_option_says_so() {
+    let running = start(ConsoleOptions::default()).await;
+    let browser = Browser::signed_in(&running, &running.keys.operate).await;
+    let shown = browser.get("/console/api/rules").await.json();
+    assert_eq!((shown["text"].as_str(), &shown["may_change"]), (Some(RULES), &json!(false)));
+    assert_eq!(shown["checked"]["form"]["version"], 1);
+    let change = json!({ "text": RULES.replace("ratio = 50", "ratio = 40"), "why": "test" });
+    let refused = browser.post("/console/api/rules/set", &change).await;
+    assert_eq!(refused.status, 403);
+    assert!(refused.message().contains("console.rules"), "{}", refused.message());
+    let refused = browser.post("/console/api/rules/rollback", &json!({ "version": 1, "why": "test" })).await;
+    assert_eq!((refused.status, running.rules.show().unwrap()), (403, RULES.to_owned()));
+
+    let none = start(ConsoleOptions { rules: RulesRight::None, ..Default::default() }).await;
+    let browser = Browser::signed_in(&none, &none.keys.operate).await;
+    assert_eq!(browser.get("/console/api/rules").await.status, 403);
+}
+
+#[tokio::test]
+async fn a_change_of_the_rules_is_checked_kept_with_who_and_why_and_rolled_back() {
+    let running = start(ConsoleOptions { rules: RulesRight::Change, ..Default::default() }).await;
+    let browser = Browser::signed_in(&running, &running.keys.operate).await;
+    let text = RULES.replace("ratio = 50", "ratio = 40");
+    assert_ne!(text, RULES);
+    let checked = browser
+        .post("/console/api/rules/check", &json!({ "text": text.replace("= 40", "= 400") }))
+        .await
+        .json();
+    assert_eq!(checked["ok"], false);
+    assert!(
+        checked["problems"][0]["line"].is_u64()
+            && checked["problems"][0]["key"].as_str().unwrap().contains("ratio")
+    );
+    let wrong = browser
+        .post("/console/api/rules/set", &json!({ "text": text.replace("= 40", "= 400"), "why": "x" }))
+        .await;
+    assert_eq!(wrong.status, 400);
+    let unsaid = browser.post("/console/api/rules/set", &json!({ "text": text, "why": " " })).await;
+    assert_eq!(unsaid.status, 400);
+
+    let set = json!({ "text": text, "why": "broker a is slow", "actor": "Lin" });
+    let changed = browser.post("/console/api/rules/set", &set).await;
+    assert_eq!((changed.status, changed.json()), (200, json!({ "version": 2, "changed": true })));
+    // Somebody else's page still has the first version.
+    let stale = browser.post("/console/api/rules/set", &json!({ "text": RULES, "why": "late" })).await;
+    assert_eq!(stale.status, 409, "{}", stale.message());
+
+    let history: Value = browser.get("/console/api/rules/history").await.json();
+    let newest = &history["changes"][0];
+    assert_eq!((&newest["who"], &newest["why"]), (&json!("operator: Lin"), &json!("broker a is slow")));
+    assert_eq!(newest["before"], RULES);
+    let back =
+        browser.post("/console/api/rules/rollback", &json!({ "version": 1, "why": "it was not" })).await;
+    assert_eq!(back.json()["version"], 3);
+    assert!(running.rules.show().unwrap().contains("ratio = 50"));
+    assert_eq!(
+        browser.post("/console/api/rules/rollback", &json!({ "version": 9, "why": "x" })).await.status,
+        404
+    );
+    assert!(browser.get("/console/api/rules/status").await.json()["processes"].is_array());
+}
+
+#[tokio::test]
+async fn bodies_are_bounded() {
+    let running = start(ConsoleOptions::default()).await;
+    let browser = Browser::signed_in(&running, &running.keys.operate).await;
+    let headers = [
+        ("x-windfall-csrf", browser.csrf.as_str()),
+        ("content-type", "application/json"),
+        ("content-length", "4194304"),
+        ("expect", "100-continue"),
+    ];
+    assert_eq!(browser.send("POST", "/console/api/rules/check", &headers, None).await.status, 413);
+}
+
+#[tokio::test]
+async fn a_console_of_its_own_shows_and_calls_other_processes() {
+    let service = start(ConsoleOptions::default()).await;
+    let folder = tempfile::tempdir().unwrap();
+    let key_file = folder.path().join("console.key");
+    std::fs::write(&key_file, format!("{}\n", service.keys.operate.text)).unwrap();
+    let at = |name: &str, url: String| ServiceAt {
+        name: name.into(),
+        url,
+        ca_file: None,
+        key_in_plain_text: false,
+    };
+    let options = ConsoleOptions {
+        attempts_per_min: 1_000,
+        key_file: Some(key_file),
+        services: vec![
+            at("gone", "http://127.0.0.1:1".into()),
+            at("tokens", format!("http://{}", service.server.address())),
+        ],
+        ..Default::default()
+    };
+    let running = start_at(options, false).await;
+    // Both processes know the same callers.
+    std::fs::write(running.folder.path().join("access.toml"), service.keys.text()).unwrap();
+    let mut front = Browser::new(&running);
+    until("the key is known", async || front.sign_in(&service.keys.front.text).await.status == 200).await;
+    let operator = Browser::signed_in(&running, &service.keys.operate).await;
+    until("the service is seen", async || {
+        operator.get("/console/api/flow").await.json()["instances"][1]["ok"] == json!(true)
+    })
+    .await;
+    let flow = operator.get("/console/api/flow").await.json();
+    assert_eq!((&flow["instances"][0]["name"], &flow["instances"][0]["ok"]), (&json!("gone"), &json!(false)));
+
+    let headers = [("x-windfall-csrf", front.csrf.as_str()), ("x-windfall-user", "7")];
+    let path = "/console/api/call/v1/tokens/list";
+    until("the service has said what it serves", async || {
+        front.send("POST", path, &headers, Some("{}")).await.status == 200
+    })
+    .await;
+    assert_eq!(service.fake.0.lock().last(), Some(&Some(7)));
+    let unknown = operator.post("/console/api/call/v1/archive/list", &json!({})).await;
+    assert_eq!(unknown.status, 501, "{}", unknown.message());
+}

@@ -1,0 +1,93 @@
+// A `windfall serve --dev` for the tests, with a small load.
+
+import { spawn } from "node:child_process";
+import { mkdtemp, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { createInterface } from "node:readline";
+
+const READY_WITHIN_MS = 60_000;
+
+export class Fleet {
+  /** Starts the binary that WINDFALL_BINARY names, and waits until it is ready. */
+  static async start() {
+    const binary = process.env.WINDFALL_BINARY;
+    if (!binary) throw new Error("WINDFALL_BINARY must name the binary windfall");
+    const data = await mkdtemp(join(tmpdir(), "windfall-console-"));
+    const child = spawn(binary, ["serve", "--dev", "--data", data, "--listen", "127.0.0.1:0"], {
+      stdio: ["ignore", "pipe", "inherit"],
+    });
+    const keys = {};
+    const ready = new Promise((done, failed) => {
+      const timer = setTimeout(() => failed(new Error("the services were not ready in time")), READY_WITHIN_MS);
+      child.on("exit", (code) => failed(new Error(`the services ended with ${code}`)));
+      createInterface({ input: child.stdout }).on("line", (line) => {
+        const key = /^ {2}(\S+)\s+(wfk_\S+)/.exec(line);
+        if (key) keys[key[1]] = key[2];
+        const address = /is ready at (\S+)/.exec(line);
+        if (address) {
+          clearTimeout(timer);
+          done(`http://${address[1]}`);
+        }
+      });
+    });
+    const fleet = new Fleet();
+    Object.assign(fleet, { child, data, keys, sent: 0 });
+    fleet.url = await ready.catch(async (error) => {
+      await fleet.stop();
+      throw error;
+    });
+    return fleet;
+  }
+
+  async stop() {
+    this.raining = false;
+    await this.rain?.catch(() => undefined);
+    if (this.child.exitCode === null) {
+      const ended = new Promise((done) => this.child.once("exit", done));
+      this.child.kill("SIGTERM");
+      await ended;
+    }
+    await rm(this.data, { recursive: true, force: true });
+  }
+
+  /** Sends one reward, and answers its status. */
+  async send(user, count, { type = "cash", amount = 888 } = {}) {
+    const tradeNo = `spring-2027/red-packet-rain/0000000001/${type}/${user}/${count}`;
+    const response = await fetch(`${this.url}/v1/bonuses/send`, {
+      method: "POST",
+      headers: { "content-type": "application/json", authorization: `Bearer ${this.keys.activity}` },
+      body: JSON.stringify({
+        trade_no: tradeNo,
+        user: { user_id: user },
+        activity: "spring-2027",
+        scene: "red-packet-rain",
+        bonus: { type, amount, description: "red packet" },
+      }),
+    });
+    if (!response.ok) throw new Error(`sending answers ${response.status}: ${await response.text()}`);
+    await response.body?.cancel();
+    this.sent += 1;
+    return tradeNo;
+  }
+
+  /** Sends some rewards a second until the end. */
+  startRain() {
+    this.raining = true;
+    const types = ["cash", "cash", "cash", "coupon", "coin", "gift"];
+    const one = async () => {
+      for (let count = 0; this.raining; count++) {
+        const type = types[count % types.length];
+        await this.send(1_000 + (count % 500), 1_000 + count, { type, amount: 1 + (count % 900) });
+        await new Promise((done) => setTimeout(done, 10));
+      }
+    };
+    this.rain = one();
+  }
+
+  /** Two rewards with one order number: the second one is archived as a conflict. */
+  async conflict(user) {
+    await this.send(user, 1, { amount: 100 });
+    return this.send(user, 1, { amount: 200 });
+  }
+}
