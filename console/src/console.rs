@@ -215,7 +215,7 @@ impl Pages for Console {
 }
 
 impl Inner {
-    /// Asks every instance for its metrics, side by side; one that hangs holds up the sample for as long as a call may take.
+    /// Asks every instance for its metrics, side by side; one that hangs holds up the sample for two seconds.
     async fn sample(&self, form: &Value) {
         let asking = self.upstreams.iter().map(|upstream| async {
             let text = match &self.own {

@@ -2,6 +2,7 @@
 
 use serde::Deserialize;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// The bytes of a request's body at most: rules have up to 1 MiB, which JSON may write longer.
 pub(crate) const BODY_BYTES_MAX: usize = 3 << 20;
@@ -9,6 +10,8 @@ pub(crate) const BODY_BYTES_MAX: usize = 3 << 20;
 pub(crate) const ANSWER_BYTES_MAX: usize = 16 << 20;
 /// The bytes of one instance's metrics at most.
 pub(crate) const METRICS_BYTES_MAX: usize = 8 << 20;
+/// The time-out of a scrape of one instance. A sample waits for the slowest one.
+pub(crate) const SCRAPE_TIMEOUT: Duration = Duration::from_secs(2);
 /// The series that the console follows at most, over all instances; what is beyond them is left out, and the page says so.
 pub(crate) const SERIES_MAX: usize = 1_024;
 /// The samples that are kept: one a second, for an hour.

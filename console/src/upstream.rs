@@ -1,6 +1,6 @@
 //! The services that the console calls, by the APIs that everybody calls: over TCP, with TLS or without, or in this process.
 
-use crate::options::{ANSWER_BYTES_MAX, METRICS_BYTES_MAX, OptionError, ServiceAt};
+use crate::options::{ANSWER_BYTES_MAX, METRICS_BYTES_MAX, OptionError, SCRAPE_TIMEOUT, ServiceAt};
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
 use http::{HeaderValue, Method, Request, StatusCode, Uri};
@@ -138,7 +138,10 @@ impl Upstream {
     /// Its metrics, in Prometheus' text.
     pub(crate) async fn metrics(&self, key: &str) -> Result<String, String> {
         let asked = Asked { method: Method::GET, path: "/metrics", key, user: None, body: Bytes::new() };
-        let called = self.call_up_to(asked, METRICS_BYTES_MAX).await.map_err(|error| error.to_string())?;
+        let scraping = tokio::time::timeout(SCRAPE_TIMEOUT, self.call_up_to(asked, METRICS_BYTES_MAX));
+        let called =
+            scraping.await.map_err(|_| format!("no metrics within {} s", SCRAPE_TIMEOUT.as_secs()))?;
+        let called = called.map_err(|error| error.to_string())?;
         if called.status != StatusCode::OK {
             return Err(format!(
                 "it answers {} to /metrics; the console's key needs the role operate",

@@ -37,7 +37,7 @@ after(async () => {
 });
 
 /** A page whose every request and message is looked at. */
-async function open({ viewport = DESK, colorScheme = "light", key = fleet.keys.operator, path = "flow" } = {}) {
+async function open({ viewport = DESK, colorScheme = "light", key = fleet.keys.operator, path = "flow", url = fleet.url } = {}) {
   const context = await browser.newContext({ viewport, colorScheme, locale: "en-US" });
   const page = await context.newPage();
   if (ASSETS) {
@@ -49,14 +49,14 @@ async function open({ viewport = DESK, colorScheme = "light", key = fleet.keys.o
   }
   const wrong = [];
   page.on("request", (request) => {
-    if (!request.url().startsWith(`${fleet.url}/console/`)) wrong.push(`asks ${request.url()}`);
+    if (!request.url().startsWith(`${url}/console/`)) wrong.push(`asks ${request.url()}`);
   });
   page.on("console", (message) => {
     // A refusal of a service is told on the page, and by the browser here.
     if (message.type() === "error" && !message.text().includes("Failed to load resource")) wrong.push(message.text());
   });
   page.on("pageerror", (error) => wrong.push(String(error)));
-  await page.goto(`${fleet.url}/console/#/${path}`);
+  await page.goto(`${url}/console/#/${path}`);
   if (key) {
     await page.getByLabel("Access key").fill(key);
     await page.getByRole("button", { name: "Sign in" }).click();
@@ -236,6 +236,21 @@ for (const colorScheme of ["light", "dark"]) {
     });
   }
 }
+
+test("a console of its own shows the fleet, calls it, and names what is away", async () => {
+  const { page, close } = await open({ url: await fleet.startConsole(), path: "instances" });
+  await page.getByRole("row").filter({ hasText: "all in one" }).getByText("answers", { exact: true }).waitFor();
+  await page.getByRole("row").filter({ hasText: "gone" }).getByText("does not answer").first().waitFor();
+  await go(page, "flow");
+  await page.getByRole("link", { name: "gone does not answer." }).waitFor();
+  await page.waitForFunction(() => /[1-9]/.test(document.querySelector(".stage-value")?.textContent ?? ""));
+  await go(page, "archive");
+  await page.getByRole("button", { name: conflicted }).first().waitFor();
+  await go(page, "rules");
+  await page.getByText("does not change them").waitFor();
+  assert.equal(await page.getByRole("group", { name: /^Fuse/ }).count(), 0);
+  await close();
+});
 
 test("every word is there in Chinese", async () => {
   const { page, close } = await open();

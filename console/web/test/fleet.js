@@ -1,36 +1,47 @@
 // A `windfall serve --dev` for the tests, with a small load.
 
 import { spawn } from "node:child_process";
-import { mkdtemp, rm } from "node:fs/promises";
+import { mkdtemp, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
 
 const READY_WITHIN_MS = 60_000;
 
+/** Runs the binary that WINDFALL_BINARY names: its keys as it prints them, and its address when it is ready. */
+function run(args) {
+  const binary = process.env.WINDFALL_BINARY;
+  if (!binary) throw new Error("WINDFALL_BINARY must name the binary windfall");
+  const child = spawn(binary, args, { stdio: ["ignore", "pipe", "inherit"] });
+  const keys = {};
+  const ready = new Promise((done, failed) => {
+    const timer = setTimeout(() => failed(new Error("the process was not ready in time")), READY_WITHIN_MS);
+    child.on("exit", (code) => failed(new Error(`the process ended with ${code}`)));
+    createInterface({ input: child.stdout }).on("line", (line) => {
+      const key = /^ {2}(\S+)\s+(wfk_\S+)/.exec(line);
+      if (key) keys[key[1]] = key[2];
+      const address = /is ready at (\S+)/.exec(line);
+      if (address) {
+        clearTimeout(timer);
+        done(`http://${address[1]}`);
+      }
+    });
+  });
+  return { child, keys, ready };
+}
+
+async function end(child) {
+  if (!child || child.exitCode !== null) return;
+  const ended = new Promise((done) => child.once("exit", done));
+  child.kill("SIGTERM");
+  await ended;
+}
+
 export class Fleet {
-  /** Starts the binary that WINDFALL_BINARY names, and waits until it is ready. */
+  /** Starts all services in one process, and waits until they are ready. */
   static async start() {
-    const binary = process.env.WINDFALL_BINARY;
-    if (!binary) throw new Error("WINDFALL_BINARY must name the binary windfall");
     const data = await mkdtemp(join(tmpdir(), "windfall-console-"));
-    const child = spawn(binary, ["serve", "--dev", "--data", data, "--listen", "127.0.0.1:0"], {
-      stdio: ["ignore", "pipe", "inherit"],
-    });
-    const keys = {};
-    const ready = new Promise((done, failed) => {
-      const timer = setTimeout(() => failed(new Error("the services were not ready in time")), READY_WITHIN_MS);
-      child.on("exit", (code) => failed(new Error(`the services ended with ${code}`)));
-      createInterface({ input: child.stdout }).on("line", (line) => {
-        const key = /^ {2}(\S+)\s+(wfk_\S+)/.exec(line);
-        if (key) keys[key[1]] = key[2];
-        const address = /is ready at (\S+)/.exec(line);
-        if (address) {
-          clearTimeout(timer);
-          done(`http://${address[1]}`);
-        }
-      });
-    });
+    const { child, keys, ready } = run(["serve", "--dev", "--data", data, "--listen", "127.0.0.1:0"]);
     const fleet = new Fleet();
     Object.assign(fleet, { child, data, keys, sent: 0 });
     fleet.url = await ready.catch(async (error) => {
@@ -43,12 +54,34 @@ export class Fleet {
   async stop() {
     this.raining = false;
     await this.rain?.catch(() => undefined);
-    if (this.child.exitCode === null) {
-      const ended = new Promise((done) => this.child.once("exit", done));
-      this.child.kill("SIGTERM");
-      await ended;
-    }
+    for (const child of [this.console, this.child]) await end(child);
     await rm(this.data, { recursive: true, force: true });
+  }
+
+  /** Starts a console of its own over these services, and answers its address. */
+  async startConsole() {
+    const key = join(this.data, "console.key");
+    await writeFile(key, this.keys.operator);
+    const options = join(this.data, "console.toml");
+    await writeFile(
+      options,
+      `data = ${JSON.stringify(join(this.data, "console"))}
+access = ${JSON.stringify(join(this.data, "access.toml"))}
+[rules]
+file = ${JSON.stringify(join(this.data, "rules", "rules.toml"))}
+[console]
+key_file = ${JSON.stringify(key)}
+[[console.services]]
+name = "all in one"
+url = ${JSON.stringify(this.url)}
+[[console.services]]
+name = "gone"
+url = "http://127.0.0.1:1"
+`,
+    );
+    const { child, ready } = run(["console", "--config", options, "--listen", "127.0.0.1:0"]);
+    this.console = child;
+    return ready;
   }
 
   /** Sends one reward, and answers its status. */
