@@ -69,8 +69,11 @@ struct Newest<'a> {
 struct History<'a> {
     step_ms: u64,
     at_ms: Vec<u64>,
-    series: Vec<(&'static str, &'a BTreeMap<String, String>, Vec<Option<f32>>)>,
+    series: Vec<Charted<'a>>,
 }
+
+/// A series of the history: its metric, its labels, and the mean of each step.
+type Charted<'a> = (&'static str, &'a BTreeMap<String, String>, Vec<Option<f32>>);
 
 impl Default for Flow {
     /// Nothing was sampled yet, which a page can be told.

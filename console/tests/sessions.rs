@@ -76,7 +76,7 @@ async fn a_forged_request_reaches_no_service() {
 async fn a_form_cannot_sign_in() {
     let running = start(ConsoleOptions::default()).await;
     let browser = Browser::new(&running);
-    let headers = [("content-type", "text/plain"), ("content-length", "2")];
+    let headers = [("content-type", "text/plain"), ("content-length", "0")];
     assert_eq!(browser.send("POST", "/console/api/session", &headers, None).await.status, 400);
 }
 

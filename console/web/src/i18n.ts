@@ -178,7 +178,7 @@ const en = {
   "rul.readOnly": "This console shows the rules and does not change them.",
   "rul.none": "This console has nothing to do with the rules.",
   "rul.valid": "Valid.",
-  "rul.problems": "{n} problems",
+  "rul.problems": "Problems: {n}",
   "rul.line": "line {n}",
   "rul.changed": "Changes",
   "rul.same": "No change yet.",

@@ -86,17 +86,21 @@ function LedgerMark() {
   const mark = useLoaded(() => call<Mark>("/v1/ledger/mark", {}));
   return (
     <Card title={t("ins.mark")}>
-      <Shown of={mark}>
-        {(found) =>
-          found.went_back ? (
-            <Note level="bad">{`${t("find.back")} ${found.why}`}</Note>
-          ) : found.payouts_stopped ? (
-            <Note level="bad">{t("find.stopped")}</Note>
-          ) : (
-            <p class="pad">{t("ins.markHolds")}</p>
-          )
-        }
-      </Shown>
+      {mark.error ? (
+        <p class="muted pad">{mark.error}</p>
+      ) : (
+        <Shown of={mark}>
+          {(found) =>
+            found.went_back ? (
+              <Note level="bad">{`${t("find.back")} ${found.why}`}</Note>
+            ) : found.payouts_stopped ? (
+              <Note level="bad">{t("find.stopped")}</Note>
+            ) : (
+              <p class="pad">{t("ins.markHolds")}</p>
+            )
+          }
+        </Shown>
+      )}
     </Card>
   );
 }
