@@ -72,6 +72,8 @@ pub struct ServiceAt {
     pub url: String,
     /// The authorities (PEM) that its certificate is checked against. Default: those of the system.
     pub ca_file: Option<PathBuf>,
+    /// The name in its certificate, where that is not the host of `url`.
+    pub server_name: Option<String>,
     /// Sends keys over `http` to other machines too, where something else encrypts. Default: false.
     #[serde(default)]
     pub key_in_plain_text: bool,

@@ -238,7 +238,8 @@ impl Remote {
         let tls = match is_tls {
             true => Some((
                 TlsConnector::from(Arc::new(tls_config(at.ca_file.as_deref()).map_err(wrong)?)),
-                ServerName::try_from(host.clone()).map_err(|error| wrong(error.to_string()))?,
+                ServerName::try_from(at.server_name.clone().unwrap_or_else(|| host.clone()))
+                    .map_err(|error| wrong(error.to_string()))?,
             )),
             false => None,
         };
@@ -302,6 +303,7 @@ mod tests {
             name: "a".into(),
             url: url.into(),
             ca_file: None,
+            server_name: None,
             key_in_plain_text,
         };
         let check = |at: &ServiceAt| Remote::new(at).map(|remote| (remote.host, remote.port));

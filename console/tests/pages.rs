@@ -204,6 +204,7 @@ async fn a_console_of_its_own_shows_and_calls_other_processes() {
         name: name.into(),
         url,
         ca_file: None,
+        server_name: None,
         key_in_plain_text: false,
     };
     let options = ConsoleOptions {
