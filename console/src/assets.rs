@@ -9,11 +9,12 @@ use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 
 /// Path below the console, content type, and bytes.
-const FILES: [(&str, &str, &[u8]); 4] = [
+const FILES: [(&str, &str, &[u8]); 5] = [
     ("", "text/html; charset=utf-8", include_bytes!("../assets/index.html")),
     ("app.js", "text/javascript; charset=utf-8", include_bytes!("../assets/app.js")),
     ("app.css", "text/css; charset=utf-8", include_bytes!("../assets/app.css")),
     ("icon.svg", "image/svg+xml", include_bytes!("../assets/icon.svg")),
+    ("licences.txt", "text/plain; charset=utf-8", include_bytes!("../assets/licences.txt")),
 ];
 
 /// The files of the page, compressed once.

@@ -112,3 +112,48 @@ pub async fn live(options: &ServiceOptions, stops: &mut Stops, clock: &Clock) ->
         _ = stops.first() => Ok(Outcome::Interrupted),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(text: &str) -> Result<ServiceOptions> {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("options.toml");
+        std::fs::write(&file, text).unwrap();
+        ServiceOptions::load(Some(&file), Some(folder.path().join("data")))
+    }
+
+    #[cfg(feature = "etcd")]
+    #[test]
+    fn the_documented_options_are_options() {
+        let text = include_str!("../../../docs/console.md");
+        let blocks: Vec<_> =
+            text.split("```toml\n").skip(1).filter_map(|block| block.split("```").next()).collect();
+        let [fleet, all] = blocks.as_slice() else { panic!("{} blocks", blocks.len()) };
+        assert_eq!(load(fleet).unwrap().console.services.len(), 2);
+        let (documented, default) = (load(all).unwrap().console, windfall_console::ConsoleOptions::default());
+        assert_eq!(format!("{documented:?}"), format!("{default:?}"));
+    }
+
+    #[test]
+    fn serve_alone_has_the_console_beside_its_services_unless_it_is_left_out() {
+        let (with, without) = (load("").unwrap(), load("[console]\nenabled = false\n").unwrap());
+        let has = |options: &ServiceOptions| {
+            [Role::Serve, Role::RewardService, Role::Console].map(|role| options.has_console(role))
+        };
+        assert_eq!((has(&with), has(&without)), ([true, false, false], [false; 3]));
+    }
+
+    #[test]
+    fn a_wrong_option_is_refused_by_its_name() {
+        for (wrong, named) in [
+            ("[console]\nsessions_max = 0\n", "console.sessions_max is 0"),
+            ("[console]\nrules = \"write\"\n", "line 2"),
+            ("[[console.services]]\nname = \"a\"\nurl = \"http://127.0.0.1:1\"\n", "console.key_file"),
+        ] {
+            let refused = format!("{:#}", load(wrong).unwrap_err());
+            assert!(refused.contains(named), "{wrong}: {refused}");
+        }
+    }
+}

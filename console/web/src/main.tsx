@@ -223,7 +223,9 @@ function Shell(props: { user: Who; settings: preact.ComponentChildren; theme: Th
           </a>
         ))}
         <span class="grow" />
-        <span class="version">{user.version}</span>
+        <a class="version" href="/console/licences.txt" target="_blank" rel="noreferrer">
+          {user.version}
+        </a>
       </nav>
       <main ref={main} tabIndex={-1}>
         {error && <Note level="bad">{error}</Note>}

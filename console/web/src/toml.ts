@@ -1,6 +1,11 @@
 // Small changes of the rules' text that keep everything else as it stands. The server checks the result, and the page shows
 // the difference, before anything is written.
 
+/** Gives a type a limit of its own: both keys, because neither stands alone. */
+export function setLimit(text: string, type: string, ratePerS: number, burst: number): string {
+  return setOfType(setOfType(text, type, "burst", String(burst)), type, "rate_per_s", String(ratePerS));
+}
+
 /** Sets a key of `[limits.types.TYPE]`, which is added where it is missing. */
 export function setOfType(text: string, type: string, key: string, value: string): string {
   const lines = text.split("\n");

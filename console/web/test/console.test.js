@@ -179,6 +179,20 @@ test("a fuse is thrown with a reason, seen in the flow, and rolled back", async 
   await close();
 });
 
+test("a limit is changed in the form, and its text keeps everything else", async () => {
+  const { page, close } = await open({ path: "rules" });
+  await page.getByRole("button", { name: "Change the limit of gift" }).click();
+  const dialog = page.getByRole("dialog");
+  await dialog.getByLabel("Rate, events per second").fill("1234");
+  await dialog.locator(".diff .new").filter({ hasText: "rate_per_s = 1234" }).waitFor();
+  assert.equal(await dialog.locator(".diff .gone").count(), 0);
+  await dialog.getByLabel("Why", { exact: true }).fill("the gift system asks for it");
+  await dialog.getByRole("button", { name: "Apply" }).click();
+  await page.getByText("is in force now").waitFor();
+  await page.getByRole("button", { name: "Change the limit of gift" }).filter({ hasText: "1,234" }).waitFor();
+  await close();
+});
+
 test("a text that does not validate is told as one types and cannot be applied", async () => {
   const { page, close } = await open({ path: "rules" });
   await page.getByRole("tab", { name: "Text" }).click();
@@ -202,6 +216,22 @@ test("a reward is found by its order for whoever may see wallets", async () => {
   // What this key may not see is refused by the services, and told.
   await go(page, "budgets");
   await page.getByText("role `operate`").waitFor();
+  await close();
+});
+
+test("a job is run, and paused with a reason", async () => {
+  await fleet.putJob("report");
+  const { page, close } = await open({ key: fleet.keys.scheduler, path: "schedule" });
+  await page.getByRole("button", { name: "report" }).click();
+  const dialog = page.getByRole("dialog");
+  await dialog.getByRole("button", { name: "Run now" }).click();
+  await dialog.getByText(/Run \d.* was started/).waitFor();
+  await dialog.getByRole("cell", { name: "call" }).waitFor();
+  await shot(page, "job");
+  assert.ok(await dialog.getByRole("button", { name: "Pause" }).isDisabled(), "a pause needs a reason");
+  await dialog.getByLabel("Why").fill("the report system moves");
+  await dialog.getByRole("button", { name: "Pause" }).click();
+  await page.getByRole("row").filter({ hasText: "report" }).getByText("paused").waitFor();
   await close();
 });
 

@@ -8,6 +8,14 @@ import { createInterface } from "node:readline";
 
 const READY_WITHIN_MS = 60_000;
 
+/** Jobs and a task queue beside the rest. */
+const OPTIONS = `[jobs]
+[task_queue.api]
+listen = "127.0.0.1:0"
+admin_listen = "127.0.0.1:0"
+[task_queue.pools.default]
+`;
+
 /** Runs the binary that WINDFALL_BINARY names: its keys as it prints them, and its address when it is ready. */
 function run(args) {
   const binary = process.env.WINDFALL_BINARY;
@@ -41,7 +49,10 @@ export class Fleet {
   /** Starts all services in one process, and waits until they are ready. */
   static async start() {
     const data = await mkdtemp(join(tmpdir(), "windfall-console-"));
-    const { child, keys, ready } = run(["serve", "--dev", "--data", data, "--listen", "127.0.0.1:0"]);
+    const options = join(data, "options.toml");
+    await writeFile(options, OPTIONS);
+    const args = ["serve", "--dev", "--config", options, "--data", data, "--listen", "127.0.0.1:0"];
+    const { child, keys, ready } = run(args);
     const fleet = new Fleet();
     Object.assign(fleet, { child, data, keys, sent: 0 });
     fleet.url = await ready.catch(async (error) => {
@@ -102,6 +113,21 @@ url = "http://127.0.0.1:1"
     await response.body?.cancel();
     this.sent += 1;
     return tradeNo;
+  }
+
+  /** Makes a job whose runs go to a target where nobody listens. */
+  async putJob(name) {
+    const response = await fetch(`${this.url}/v1/jobs/put`, {
+      method: "POST",
+      headers: { "content-type": "application/json", authorization: `Bearer ${this.keys.scheduler}` },
+      body: JSON.stringify({
+        name,
+        spec: { fixed_rate: { every_ms: 3_600_000 }, target: { name: "hook" } },
+        why: "a test of the console",
+      }),
+    });
+    if (!response.ok) throw new Error(`a job is answered ${response.status}: ${await response.text()}`);
+    await response.body?.cancel();
   }
 
   /** Sends some rewards a second until the end. */

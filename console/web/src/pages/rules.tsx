@@ -3,10 +3,10 @@
 import { useEffect, useState } from "preact/hooks";
 import { get, post, told, type Who } from "../api";
 import { diff } from "../diff";
-import type { Form } from "../flow";
+import type { Form, TypeRule } from "../flow";
 import { num, short, t, when, type Word } from "../i18n";
 import { Badge, Card, Dialog, Field, Note, Page, Shown, Table, useLoaded } from "../parts";
-import { setOfType } from "../toml";
+import { setLimit, setOfType } from "../toml";
 import { FuseBadge } from "./flow";
 
 interface Problem {
@@ -132,6 +132,7 @@ function Problems({ checked }: { checked: Checked }) {
 
 function FormView({ shows, type, onApplied }: { shows: Shows; type: string | null; onApplied: (text: string) => void }) {
   const [wanted, setWanted] = useState<{ type: string; fuse: Fuse } | null>(null);
+  const [limited, setLimited] = useState<TypeRule | null>(null);
   const form = shows.checked.form;
   if (!form) return <Problems checked={shows.checked} />;
   return (
@@ -144,7 +145,23 @@ function FormView({ shows, type, onApplied }: { shows: Shows; type: string | nul
           rowKey={(one) => one.name}
           columns={[
             { head: t("lane.type"), cell: (one) => (one.name === type ? <mark>{one.name}</mark> : one.name) },
-            { head: t("lane.limit"), cell: (one) => num(one.rate_per_s), isNumber: true },
+            {
+              head: t("lane.limit"),
+              cell: (one) =>
+                shows.may_change ? (
+                  <button
+                    type="button"
+                    class="link"
+                    aria-label={`${t("rul.limitTitle", { type: one.name })}: ${num(one.rate_per_s)}`}
+                    onClick={() => setLimited(one)}
+                  >
+                    {num(one.rate_per_s)}
+                  </button>
+                ) : (
+                  num(one.rate_per_s)
+                ),
+              isNumber: true,
+            },
             { head: t("rul.burst"), cell: (one) => short(one.burst), isNumber: true, isMinor: true },
             { head: t("rul.priority"), cell: (one) => one.priority, isNumber: true, isMinor: true },
             {
@@ -186,6 +203,17 @@ function FormView({ shows, type, onApplied }: { shows: Shows; type: string | nul
           ]}
         />
       </Card>
+      {limited && (
+        <LimitDialog
+          shows={shows}
+          rule={limited}
+          onClose={() => setLimited(null)}
+          onApplied={(text) => {
+            setLimited(null);
+            onApplied(text);
+          }}
+        />
+      )}
       {wanted && (
         <Dialog
           title={t("rul.fuseTitle", { type: wanted.type, state: t(`rul.fuse.${wanted.fuse}` as Word) })}
@@ -204,6 +232,33 @@ function FormView({ shows, type, onApplied }: { shows: Shows; type: string | nul
         </Dialog>
       )}
     </>
+  );
+}
+
+function LimitDialog(props: { shows: Shows; rule: TypeRule; onClose: () => void; onApplied: (text: string) => void }) {
+  const { shows, rule } = props;
+  const [rate, setRate] = useState(String(rule.rate_per_s));
+  const [burst, setBurst] = useState(String(rule.burst));
+  const isNumber = (text: string) => /^[0-9]{1,9}$/.test(text.trim());
+  const isRight = isNumber(rate) && isNumber(burst);
+  const isSame = Number(rate) === rule.rate_per_s && Number(burst) === rule.burst;
+  return (
+    <Dialog title={t("rul.limitTitle", { type: rule.name })} onClose={props.onClose}>
+      <p class="muted">{t("rul.limitMeans")}</p>
+      <div class="filters">
+        <Field label={t("rul.rate")} value={rate} onInput={setRate} />
+        <Field label={t("rul.burst")} value={burst} onInput={setBurst} />
+      </div>
+      <Apply
+        before={shows.text}
+        after={isRight && !isSame ? setLimit(shows.text, rule.name, Number(rate), Number(burst)) : shows.text}
+        isWanted={(found) => {
+          const own = found.types.find((one) => one.name === rule.name);
+          return own?.rate_per_s === Number(rate) && own.burst === Number(burst);
+        }}
+        onApplied={props.onApplied}
+      />
+    </Dialog>
   );
 }
 

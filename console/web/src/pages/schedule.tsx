@@ -4,7 +4,7 @@ import { useState } from "preact/hooks";
 import { call, told, type Who } from "../api";
 import type { Sample } from "../flow";
 import { num, span, t, when } from "../i18n";
-import { Badge, Card, Note, Page, Shown, Table, useLoaded } from "../parts";
+import { Badge, Card, Dialog, Field, Note, Page, Shown, Table, useLoaded } from "../parts";
 
 interface Dead {
   id: string;
@@ -166,7 +166,96 @@ function DeadTimers() {
   );
 }
 
+interface Run {
+  run: string;
+  due_ms: string;
+  at_ms: string;
+  cause: string;
+  attempt: number;
+  state: string;
+  outcome: string;
+  executor: string;
+  message: string;
+}
+
+const RUNS_SHOWN = 50;
+
+/** What a name of an enumeration says, without its prefix. */
+function plain(name: string, prefix: string): string {
+  return name.replace(prefix, "").toLowerCase().replaceAll("_", " ");
+}
+
+function JobDialog({ job, onClose }: { job: Job; onClose: () => void }) {
+  const [why, setWhy] = useState("");
+  const [said, setSaid] = useState<{ level: "good" | "bad"; text: string } | null>(null);
+  const [busy, setBusy] = useState(false);
+  const runs = useLoaded(
+    () => call<{ runs: Run[] }>("/v1/jobs/runs/list", { name: job.name, after: "0", page_size: RUNS_SHOWN }),
+    job.name,
+  );
+  const tried = async (work: () => Promise<void>) => {
+    setBusy(true);
+    try {
+      await work();
+    } catch (error) {
+      setSaid({ level: "bad", text: told(error) });
+    }
+    setBusy(false);
+  };
+  const runNow = () =>
+    tried(async () => {
+      const started = await call<{ run: string }>("/v1/jobs/run", { name: job.name });
+      setSaid({ level: "good", text: t("sch.started", { n: Number(started.run) }) });
+      runs.reload();
+    });
+  const pause = () =>
+    tried(async () => {
+      await call("/v1/jobs/set-paused", { name: job.name, paused: !job.paused, why: why.trim() });
+      onClose();
+    });
+  return (
+    <Dialog title={t("sch.runs", { name: job.name })} onClose={onClose} isWide>
+      <div class="filters">
+        <Field label={t("rul.why")} value={why} onInput={setWhy} max={200} />
+        <button type="button" disabled={busy || why.trim() === ""} onClick={pause}>
+          {t(job.paused ? "sch.resume" : "sch.pause")}
+        </button>
+        <span class="grow" />
+        <button type="button" class="primary" disabled={busy} onClick={runNow}>
+          {t("sch.runNow")}
+        </button>
+      </div>
+      {said && <Note level={said.level}>{said.text}</Note>}
+      <Shown of={runs}>
+        {(listed) => (
+          <Table
+            label={t("sch.runs", { name: job.name })}
+            rows={listed.runs}
+            rowKey={(run) => run.run}
+            columns={[
+              { head: "id", cell: (run) => run.run, isNumber: true },
+              { head: t("col.time"), cell: (run) => when(run.due_ms) },
+              { head: t("sch.cause"), cell: (run) => plain(run.cause, "JOB_RUN_CAUSE_"), isMinor: true },
+              {
+                head: t("col.state"),
+                cell: (run) => {
+                  if (run.state !== "JOB_RUN_STATE_ENDED") return plain(run.state, "JOB_RUN_STATE_");
+                  const isGood = run.outcome === "JOB_RUN_OUTCOME_SUCCEEDED";
+                  return <Badge level={isGood ? "good" : "bad"}>{plain(run.outcome, "JOB_RUN_OUTCOME_")}</Badge>;
+                },
+              },
+              { head: t("sch.executor"), cell: (run) => run.executor, isMinor: true },
+              { head: t("sch.message"), cell: (run) => run.message },
+            ]}
+          />
+        )}
+      </Shown>
+    </Dialog>
+  );
+}
+
 function Jobs() {
+  const [opened, setOpened] = useState<Job | null>(null);
   const listed = useLoaded(() => call<{ jobs: Job[]; next_after: string }>("/v1/jobs/list", { page_size: 200 }));
   return (
     <Card title={t("sch.jobs")}>
@@ -180,7 +269,14 @@ function Jobs() {
               rows={jobs}
               rowKey={(job) => job.name}
               columns={[
-                { head: t("col.name"), cell: (job) => job.name },
+                {
+                  head: t("col.name"),
+                  cell: (job) => (
+                    <button type="button" class="link" onClick={() => setOpened(job)}>
+                      {job.name}
+                    </button>
+                  ),
+                },
                 {
                   head: t("col.state"),
                   cell: (job) => <Badge level={job.paused ? "warn" : "good"}>{t(job.paused ? "sch.paused" : "sch.active")}</Badge>,
@@ -192,6 +288,15 @@ function Jobs() {
             />
           )}
         </Shown>
+      )}
+      {opened && (
+        <JobDialog
+          job={opened}
+          onClose={() => {
+            setOpened(null);
+            listed.reload();
+          }}
+        />
       )}
     </Card>
   );
