@@ -5,7 +5,7 @@ use crate::assets::Assets;
 use crate::cookie;
 use crate::flow::{Flow, Scraped};
 use crate::gateway;
-use crate::options::{BODY_BYTES_MAX, ConsoleOptions, OptionError, RulesRight};
+use crate::options::{BODY_BYTES_MAX, ConsoleOptions, OptionError, RulesRight, SCRAPE_TIMEOUT};
 use crate::rules::{RulesDesk, Wanted};
 use crate::session::{Session, Sessions};
 use crate::upstream::Upstream;
@@ -19,7 +19,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::MissedTickBehavior;
+use tokio::time::{MissedTickBehavior, timeout};
 use windfall_config::ChangeRules;
 use windfall_contract::Clock;
 use windfall_edge::{AccessSource, Caller, LocalCalls, Metrics, Pages, Role, Visitor};
@@ -127,13 +127,13 @@ impl Console {
     /// [`OpenError`] names the option, or the file.
     pub fn open(options: &ConsoleOptions, parts: Parts) -> Result<Self, OpenError> {
         options.check()?;
-        let timeout = Duration::from_millis(options.call_timeout_ms);
+        let call_timeout = Duration::from_millis(options.call_timeout_ms);
         let mut upstreams = Vec::new();
         if parts.own.is_some() {
-            upstreams.push(Upstream::local("this process", timeout));
+            upstreams.push(Upstream::local("this process", call_timeout));
         }
         for at in &options.services {
-            upstreams.push(Upstream::remote(at, timeout)?);
+            upstreams.push(Upstream::remote(at, call_timeout)?);
         }
         let key = match &options.key_file {
             None => Zeroizing::default(),
@@ -175,11 +175,7 @@ impl Console {
         loop {
             every.tick().await;
             if count.is_multiple_of(LOOK_EVERY) {
-                form = match &self.0.rules {
-                    Some(rules) => rules.form().await,
-                    None => Value::Null,
-                };
-                self.0.learn_paths().await;
+                self.0.look(&mut form).await;
             }
             count += 1;
             self.0.sample(&form).await;
@@ -226,6 +222,24 @@ impl Inner {
         });
         let scraped = join_all(asking).await;
         self.flow.take(self.clock.unix_ms(), self.clock.monotonic_ns(), &scraped, form);
+    }
+
+    /// Looks at the rules, and at what the instances serve. A place of the rules that is away holds up the samples for two
+    /// seconds, and what it said last is shown meanwhile.
+    async fn look(&self, form: &mut Value) {
+        let rules = async {
+            let Some(rules) = &self.rules else { return };
+            match timeout(SCRAPE_TIMEOUT, rules.form()).await {
+                Ok(found) if !found.is_null() => *form = found,
+                _ => tracing::debug!("the console has not read the rules"),
+            }
+        };
+        let paths = async {
+            if timeout(SCRAPE_TIMEOUT, self.learn_paths()).await.is_err() {
+                tracing::debug!("a service has not said in time what it serves");
+            }
+        };
+        tokio::join!(rules, paths);
     }
 
     /// Asks instances that have not said yet what they serve.

@@ -151,6 +151,28 @@ test("an archived event is found, counted, inspected and replayed", async () => 
   await close();
 });
 
+test("a replay ends with its dialog", async () => {
+  const { page, close } = await open({ path: "archive" });
+  await page.getByLabel("Reason").selectOption("conflict");
+  await page.getByRole("button", { name: conflicted }).first().waitFor();
+  let calls = 0;
+  await page.route("**/v1/archive/replay", async (route) => {
+    calls += 1;
+    await new Promise((done) => setTimeout(done, 500));
+    await route.continue();
+  });
+  await page.getByRole("button", { name: "Select all on this page" }).click();
+  await page.getByRole("button", { name: /^Replay [2-9]/ }).click();
+  const asked = page.waitForRequest("**/v1/archive/replay");
+  await page.getByRole("dialog").getByRole("button", { name: /^Replay/ }).click();
+  await asked;
+  await page.keyboard.press("Escape");
+  await page.getByRole("dialog").waitFor({ state: "detached" });
+  await page.waitForTimeout(1_500);
+  assert.equal(calls, 1, "what was not asked for yet stays as it is");
+  await close();
+});
+
 test("a fuse is thrown with a reason, seen in the flow, and rolled back", async () => {
   const { page, close } = await open({ path: "rules" });
   const fuse = page.getByRole("group", { name: "Fuse coin" });

@@ -1,6 +1,6 @@
 // The failure archive: filter, inspect, replay, with a count before anything is granted.
 
-import { useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { call, told } from "../api";
 import { num, t, when } from "../i18n";
 import { Badge, Card, Dialog, Field, Note, Page, Shown, Table, useLoaded } from "../parts";
@@ -335,12 +335,20 @@ function ReplayDialog(props: { entries: Entry[]; isCut: boolean; onClose: () => 
     group.amount += Number(entry.event?.bonus?.amount ?? 0);
     groups.set(key, group);
   }
-  // One after the other: a grant is a write, and whoever closes the page wants it to stop.
+  const isOver = useRef(false);
+  useEffect(
+    () => () => {
+      isOver.current = true;
+    },
+    [],
+  );
+  // One after the other: a grant is a write, and whoever closes the dialog wants it to stop.
   const run = async () => {
     setBusy(true);
     const outcomes = new Map<string, number>();
     let count = 0;
     for (const entry of entries) {
+      if (isOver.current) return;
       try {
         const { reply } = await call<{ reply?: GrantReply }>("/v1/archive/replay", {
           id: entry.id,
