@@ -260,6 +260,16 @@ impl Session {
         self.broken.get() || self.client.is_closed()
     }
 
+    /// Ends the open transaction, if there is one, without a commit. A connection that cannot is given up.
+    pub fn roll_back(&self) {
+        if !self.is_broken()
+            && let Err(error) = self.batch("ROLLBACK")
+        {
+            self.give_up();
+            tracing::warn!(%error, "a transaction could not be rolled back; its connection is closed");
+        }
+    }
+
     /// Marks the connection as broken.
     pub fn give_up(&self) {
         self.broken.set(true);
