@@ -16,7 +16,7 @@ mod sabotage;
 mod services;
 mod wiring;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use logging::LogArgs;
 use outcome::{EXIT_CODES, Outcome};
 use services::Role;
@@ -92,6 +92,10 @@ enum Command {
     /// List and replay salvage files, where consumers keep what no queue took
     #[command(subcommand)]
     Salvage(admin::salvage::SalvageCommand),
+    /// Print the script by which a shell completes these commands, such as: source <(windfall completions bash)
+    Completions(admin::shell::CompletionsArgs),
+    /// Write a manual page for each command
+    Man(admin::shell::ManArgs),
 }
 
 impl Command {
@@ -150,6 +154,10 @@ fn main() -> ExitCode {
         Command::Jobs(args) => admin::jobs::run(args),
         Command::Archive(command) => admin::archive::run(command),
         Command::Salvage(command) => admin::salvage::run(command),
+        Command::Completions(args) => {
+            admin::shell::completions(args, Cli::command()).map(|()| Outcome::Clean)
+        }
+        Command::Man(args) => admin::shell::man(args, Cli::command()).map(|()| Outcome::Clean),
     };
     match outcome {
         Ok(outcome) => outcome.into(),

@@ -13,6 +13,7 @@ pub mod operate;
 pub mod rules;
 pub mod salvage;
 pub mod schedule;
+pub mod shell;
 pub mod signing;
 pub mod token;
 pub mod topics;
