@@ -51,7 +51,13 @@ impl Schemas {
 
 impl Schema {
     fn options(&self) -> PostgresOptions {
-        PostgresOptions { schema: self.name.clone(), ..PostgresOptions::default() }
+        // A test may be away from its transaction for longer than a service, where the machine is busy.
+        let idle_in_transaction_timeout_ms = 600_000;
+        PostgresOptions {
+            schema: self.name.clone(),
+            idle_in_transaction_timeout_ms,
+            ..PostgresOptions::default()
+        }
     }
 
     /// Whatever else is connected to the server of all tests.
