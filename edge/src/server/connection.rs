@@ -12,6 +12,7 @@ use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::convert::Infallible;
+use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -119,7 +120,7 @@ where
         Ok(Ok(first)) => first,
     };
     let is_http2 = first == PREFACE;
-    let stream = Watched { first, stream, watch: Arc::clone(&watch), is_http2, is_pause_due: false };
+    let stream = Watched { first, stream, watch: Arc::clone(&watch), is_http2 };
     let stream = TokioIo::new(stream);
     let mut connection = Connection { peer: Arc::new(peer), watch, shared, presented, is_http2 };
     let service = service_fn({
@@ -195,8 +196,12 @@ impl Connection {
         let mut left_at: Option<(Instant, &'static str)> = None;
         let mut is_leaving = false;
         loop {
+            let turn = poll_fn(|context| {
+                self.watch.begin_turn();
+                http.as_mut().poll(context)
+            });
             tokio::select! {
-                ended = http.as_mut() => {
+                ended = turn => {
                     return match (ended, left_at) {
                         (_, Some((_, why))) => Ended::Cut(why),
                         (Err(error), None) if is_timeout(&error) => Ended::Cut("headers_too_slow"),

@@ -28,15 +28,12 @@ pub(super) async fn first_bytes<S: AsyncRead + Unpin>(stream: &mut S) -> io::Res
 
 /// A stream whose first bytes were read already, and which is read only as its [`Watch`] allows.
 ///
-/// What is not read stays in the system's buffers, whose size does not depend on the peer. Over HTTP/2 the pieces of a
-/// newcomer come one by one, with a pause after each: the reader of frames reads as long as there is something, and
-/// hands over the calls only then.
+/// What is not read stays in the system's buffers, whose size does not depend on the peer.
 pub(super) struct Watched<S> {
     pub(super) first: Bytes,
     pub(super) stream: S,
     pub(super) watch: Arc<Watch>,
     pub(super) is_http2: bool,
-    pub(super) is_pause_due: bool,
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
@@ -56,16 +53,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
             Reading::Later => return Poll::Pending,
             Reading::Piece(bytes) => bytes.min(buffer.remaining()),
         };
-        if std::mem::take(&mut self.is_pause_due) {
-            context.waker().wake_by_ref();
-            return Poll::Pending;
-        }
         let mut piece = ReadBuf::new(buffer.initialize_unfilled_to(bytes));
         ready!(Pin::new(&mut self.stream).poll_read(context, &mut piece))?;
         let count = piece.filled().len();
         buffer.advance(count);
         self.watch.has_read(count);
-        self.is_pause_due = self.is_http2;
         Poll::Ready(Ok(()))
     }
 }

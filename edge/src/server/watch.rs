@@ -14,11 +14,14 @@ use tokio_util::sync::CancellationToken;
 /// How long an answer may wait to be read by a peer that has shown no key for it.
 const UNREAD_TIME: Duration = Duration::from_secs(5);
 /// The number of calls without a key in hand, from which on no more is read from a newcomer.
-const UNKNOWN_IN_HAND: usize = 16;
+const UNKNOWN_IN_HAND: usize = 8;
+/// The bytes that are read of a newcomer over HTTP/2 while it has such calls: trailers of theirs are kept, and a byte of them may
+/// stand for a hundred.
+const BYTES_IN_HAND: usize = 1_024;
 /// The number of such calls that are answered and not read, at which a connection is cut at once.
 const UNREAD_MAX: usize = 32;
 /// The bytes that a newcomer over HTTP/2 is read at once: they hold about twenty calls at most.
-const PIECE_BYTES: usize = 512;
+const PIECE_BYTES: usize = 256;
 
 /// The end of a connection that something outside of it asks for. The first reason counts.
 #[derive(Default)]
@@ -68,6 +71,10 @@ struct Calls {
     is_known: bool,
     newcomer: Option<Newcomer>,
     bytes_read: usize,
+    /// Those of them that were read while calls without a key were in hand.
+    bytes_in_hand: usize,
+    /// Over HTTP/2, whether all calls of the piece that was read last have begun.
+    has_turn: bool,
     /// Waits until more may be read.
     reader: Option<Waker>,
     quiet_since: Instant,
@@ -132,6 +139,8 @@ impl Watch {
             is_known: false,
             newcomer: Some(newcomer),
             bytes_read: 0,
+            bytes_in_hand: 0,
+            has_turn: true,
             reader: None,
             quiet_since: now,
         };
@@ -172,7 +181,15 @@ impl Watch {
         self.opened_at.elapsed() > self.age || self.calls.lock().unknown_in_a_row > self.limits.calls_max
     }
 
-    /// How much may be read. Over HTTP/2, calls begin as fast as their heads are read.
+    /// A poll of the connection begins. The reader of frames reads as long as there is something, and hands over one call
+    /// each time, so that only here no call is between the two.
+    pub(super) fn begin_turn(&self) {
+        if !self.is_known.load(Ordering::Acquire) {
+            self.calls.lock().has_turn = true;
+        }
+    }
+
+    /// How much may be read.
     pub(super) fn reading(&self, is_http2: bool, context: &Context<'_>) -> Reading {
         if self.is_known.load(Ordering::Acquire) {
             return Reading::All;
@@ -182,16 +199,27 @@ impl Watch {
             return Reading::All;
         }
         let left = self.limits.bytes_max.saturating_sub(calls.bytes_read);
-        if left == 0 || (is_http2 && calls.unknown.len() >= UNKNOWN_IN_HAND) {
+        if left == 0 || (is_http2 && calls.are_many_unknown()) {
             calls.reader = Some(context.waker().clone());
             return Reading::Later;
         }
-        Reading::Piece(if is_http2 { left.min(PIECE_BYTES) } else { left })
+        if !is_http2 {
+            return Reading::Piece(left);
+        }
+        if !calls.has_turn {
+            context.waker().wake_by_ref();
+            return Reading::Later;
+        }
+        Reading::Piece(left.min(PIECE_BYTES))
     }
 
     pub(super) fn has_read(&self, bytes: usize) {
         let mut calls = self.calls.lock();
         calls.bytes_read = calls.bytes_read.saturating_add(bytes);
+        calls.has_turn = false;
+        if !calls.unknown.is_empty() {
+            calls.bytes_in_hand += bytes;
+        }
     }
 
     /// A connection without an authenticated call has as long as for headers; one whose oldest call is not done with
@@ -224,6 +252,13 @@ impl Watch {
             _ if quiet > times.idle => Verdict::Leave("idle"),
             _ => Verdict::Keep,
         }
+    }
+}
+
+impl Calls {
+    /// Whether a newcomer over HTTP/2 has to wait until some of its calls are done.
+    fn are_many_unknown(&self) -> bool {
+        self.unknown.len() >= UNKNOWN_IN_HAND || self.bytes_in_hand >= BYTES_IN_HAND
     }
 }
 
@@ -264,8 +299,11 @@ impl Drop for OnWatch {
         let mut calls = self.watch.calls.lock();
         calls.begun.remove(&self.number);
         calls.unknown.remove(&self.number);
+        if calls.unknown.is_empty() {
+            calls.bytes_in_hand = 0;
+        }
         calls.quiet_since = Instant::now();
-        let reader = if calls.unknown.len() < UNKNOWN_IN_HAND { calls.reader.take() } else { None };
+        let reader = if calls.are_many_unknown() { None } else { calls.reader.take() };
         drop(calls);
         if let Some(reader) = reader {
             reader.wake();
@@ -318,10 +356,19 @@ mod tests {
         let context = Context::from_waker(&waker);
         assert_eq!(watch.reading(true, &context), Reading::Piece(PIECE_BYTES));
         assert_eq!(watch.reading(false, &context), Reading::Piece(4_096));
+        watch.has_read(7);
+        assert_eq!(watch.reading(true, &context), Reading::Later);
+        assert!(woken.0.swap(false, Ordering::SeqCst), "its turn comes at once");
+        watch.begin_turn();
+        assert_eq!(watch.reading(true, &context), Reading::Piece(PIECE_BYTES));
         let mut calls: Vec<_> = (0..UNKNOWN_IN_HAND).map(|_| watch.begin()).collect();
         assert_eq!(watch.reading(true, &context), Reading::Later);
+        assert!(!woken.0.load(Ordering::SeqCst));
         drop(calls.pop());
         assert!(woken.0.swap(false, Ordering::SeqCst), "there is room again");
+        watch.has_read(BYTES_IN_HAND);
+        watch.begin_turn();
+        assert_eq!(watch.reading(true, &context), Reading::Later);
         watch.has_read(4_096);
         assert_eq!(watch.reading(false, &context), Reading::Later);
         assert_eq!(watch.judge(Instant::now(), &TIMES, true), Verdict::Keep, "its calls are not decided");
