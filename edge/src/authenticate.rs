@@ -34,7 +34,8 @@ enum Single<'a> {
     Ambiguous,
 }
 
-/// The call of a request with these headers. `is_known` is called once the caller is: to tell the user may take a while.
+/// The call of a request with these headers. `is_known` is called once the caller is: to tell the user may take a
+/// while.
 pub(crate) async fn authenticate(
     source: &AccessSource,
     peer: &Peer,

@@ -1,6 +1,7 @@
 //! Attacks by those who reach the port and have no key: they cost the server memory and time, and show nothing.
 //!
-//! Each goes on, wave after wave, until it is told to stop. They come from addresses of their own (Linux answers on all of
+//! Each goes on, wave after wave, until it is told to stop. They come from addresses of their own (Linux answers on
+//! all of
 //! 127.0.0.0/8), so that a good caller can be told from them.
 
 use crate::frames::{

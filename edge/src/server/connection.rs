@@ -235,11 +235,12 @@ impl Connection {
         {
             return Verdict::Cut("certificate_refused");
         }
+        self.watch.begin_late_turn();
         self.watch.judge(now, &self.shared.times, self.is_http2)
     }
 
-    /// Whether a connection that was asked to leave so long ago need not be waited for: it has no call, or goes on making
-    /// some.
+    /// Whether a connection that was asked to leave so long ago need not be waited for: it has no call, or goes on
+    /// making some.
     fn is_gone(&self, since: Duration) -> bool {
         since > self.shared.times.call || (since > LEAVE_WITHIN && self.watch.is_idle())
     }

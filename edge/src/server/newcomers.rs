@@ -1,10 +1,10 @@
 //! The connections on which no call has been authenticated yet: they are few, and a new one is let in at the cost of an
 //! old one.
 //!
-//! Whoever reaches the port can open a connection and take memory with it. So these connections, the newcomers, have a
-//! limit of their own, far below that of all connections, and another one for each peer. When a limit is reached, a newcomer
-//! is closed, and not the connection that comes: a caller with a key shows it within a round trip, and who holds
-//! connections without a key closes his own ones by opening more.
+//! Whoever reaches the port can open a connection and take memory with it. So these connections, the newcomers, have
+//! a limit of their own, far below that of all connections, and another one for each peer. When a limit is reached, a
+//! newcomer is closed, and not the connection that comes: a caller with a key shows it within a round trip, and who
+//! holds connections without a key closes his own ones by opening more.
 
 use super::watch::Cut;
 use crate::metrics::Metrics;
@@ -44,8 +44,8 @@ pub(super) struct Newcomer {
     id: u64,
 }
 
-/// Who can be told from others by the address: an IPv4 address, or the /64 of an IPv6 address, of which one host commonly
-/// has all.
+/// Who can be told from others by the address: an IPv4 address, or the /64 of an IPv6 address, of which one host
+/// commonly has all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Peer(IpAddr);
 

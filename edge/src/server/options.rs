@@ -39,19 +39,20 @@ pub struct ServeOptions {
     /// The number of connections. Beyond it a connection without an authenticated call is closed for a new one; where
     /// there is none, the new one is closed at once. 1 to 1,000,000, default 4,096.
     pub connections_max: usize,
-    /// The number of connections on which no call has been authenticated yet; each takes up to 250 KiB. Beyond it, the oldest of
-    /// the address with the most is closed for a new one. 1 to 1,000,000, default 256.
+    /// The number of connections on which no call has been authenticated yet; each takes up to 250 KiB. Beyond it,
+    /// the oldest of the address with the most is closed for a new one. 1 to 1,000,000, default 256.
     pub unauthenticated_connections_max: usize,
-    /// The number of such connections of one address (IPv6: of one /64). Beyond it, the oldest of them is closed for a new one. The
-    /// default is the half of all, so that no address takes all, and that a proxy in front, which is the address of
-    /// all its callers, has room. 1 to 1,000,000, default 128.
+    /// The number of such connections of one address (IPv6: of one /64). Beyond it, the oldest of them is closed for
+    /// a new one. The default is the half of all, so that no address takes all, and that a proxy in front, which is
+    /// the address of all its callers, has room. 1 to 1,000,000, default 128.
     pub unauthenticated_connections_per_peer_max: usize,
     /// The addresses and networks that have no limit of their own, such as proxies in front. Default: none.
     pub trusted_peers: Vec<PeerNet>,
-    /// The number of calls in a row without a valid key, after which their connection is closed. 1 to 1,000,000, default 100.
+    /// The number of calls in a row without a valid key, after which their connection is closed. 1 to 1,000,000,
+    /// default 100.
     pub unauthenticated_calls_max: u32,
-    /// How old a connection becomes. It is then closed in order (GOAWAY; `connection: close`), and calls in flight are answered;
-    /// the ages are spread over the last tenth. 1,000 to 604,800,000, default 3,600,000.
+    /// How old a connection becomes. It is then closed in order (GOAWAY; `connection: close`), and calls in flight
+    /// are answered; the ages are spread over the last tenth. 1,000 to 604,800,000, default 3,600,000.
     pub connection_age_max_ms: u64,
     /// The number of calls at once on one HTTP/2 connection. 1 to 10,000, default 256.
     pub streams_max: u32,
@@ -75,9 +76,9 @@ pub struct TlsOptions {
     pub key_file: PathBuf,
     /// The authorities of the callers' certificates. Without it, callers can only use keys.
     pub client_ca_file: Option<PathBuf>,
-    /// The revocation lists of these authorities (CRL), PEM: one of each authority in a caller's chain, or its certificates
-    /// are refused. A connection whose certificate a new list names is cut. A list that is out of date stays in force. Default: nothing
-    /// is revoked.
+    /// The revocation lists of these authorities (CRL), PEM: one of each authority in a caller's chain, or its
+    /// certificates are refused. A connection whose certificate a new list names is cut. A list that is out of date
+    /// stays in force. Default: nothing is revoked.
     pub client_crl_file: Option<PathBuf>,
     /// Whether a connection without a client certificate is refused. Default: false, so that callers may have keys.
     #[serde(default)]

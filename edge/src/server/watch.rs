@@ -15,8 +15,11 @@ use tokio_util::sync::CancellationToken;
 const UNREAD_TIME: Duration = Duration::from_secs(5);
 /// The number of calls without a key in hand, from which on no more is read from a newcomer.
 const UNKNOWN_IN_HAND: usize = 8;
-/// The bytes that are read of a newcomer over HTTP/2 while it has such calls: trailers of theirs are kept, and a byte of them may
-/// stand for a hundred.
+/// The number of calls in a row without a key, after which a newcomer over HTTP/2 is read once in a look at its
+/// times: it costs others no time.
+const UNKNOWN_AT_ONCE: u32 = 16;
+/// The bytes that are read of a newcomer over HTTP/2 while it has such calls: trailers of theirs are kept, and a byte
+/// of them may stand for a hundred.
 const BYTES_IN_HAND: usize = 1_024;
 /// The number of such calls that are answered and not read, at which a connection is cut at once.
 const UNREAD_MAX: usize = 32;
@@ -181,11 +184,26 @@ impl Watch {
         self.opened_at.elapsed() > self.age || self.calls.lock().unknown_in_a_row > self.limits.calls_max
     }
 
-    /// A poll of the connection begins. The reader of frames reads as long as there is something, and hands over one call
-    /// each time, so that only here no call is between the two.
+    /// A poll of the connection begins. The reader of frames reads as long as there is something, and hands over one
+    /// call each time, so that only here no call is between the two.
     pub(super) fn begin_turn(&self) {
         if !self.is_known.load(Ordering::Acquire) {
-            self.calls.lock().has_turn = true;
+            let mut calls = self.calls.lock();
+            calls.has_turn |= calls.unknown_in_a_row <= UNKNOWN_AT_ONCE;
+        }
+    }
+
+    /// The turn of a newcomer that has made many calls.
+    pub(super) fn begin_late_turn(&self) {
+        if self.is_known.load(Ordering::Acquire) {
+            return;
+        }
+        let mut calls = self.calls.lock();
+        calls.has_turn = true;
+        let reader = calls.reader.take();
+        drop(calls);
+        if let Some(reader) = reader {
+            reader.wake();
         }
     }
 
@@ -207,7 +225,11 @@ impl Watch {
             return Reading::Piece(left);
         }
         if !calls.has_turn {
-            context.waker().wake_by_ref();
+            if calls.unknown_in_a_row <= UNKNOWN_AT_ONCE {
+                context.waker().wake_by_ref();
+            } else {
+                calls.reader = Some(context.waker().clone());
+            }
             return Reading::Later;
         }
         Reading::Piece(left.min(PIECE_BYTES))
@@ -401,6 +423,17 @@ mod tests {
         assert_eq!(watch.cut().why(), None);
         ask();
         assert_eq!(watch.cut().why(), Some("calls_without_key"));
+        // It is read again when its times are looked at.
+        let woken = Arc::new(Woken(AtomicBool::new(false)));
+        let waker = Waker::from(Arc::clone(&woken));
+        let context = Context::from_waker(&waker);
+        watch.has_read(1);
+        watch.begin_turn();
+        assert_eq!(watch.reading(true, &context), Reading::Later);
+        assert!(!woken.0.load(Ordering::SeqCst));
+        watch.begin_late_turn();
+        assert!(woken.0.load(Ordering::SeqCst));
+        assert_eq!(watch.reading(true, &context), Reading::Piece(PIECE_BYTES));
         // A key in between begins the row anew.
         let other = self::watch();
         for nth in 0..200 {
