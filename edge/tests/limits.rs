@@ -511,7 +511,7 @@ async fn calls_without_a_key_end_their_connection_and_calls_with_one_do_not() {
         assert_eq!(answer.unwrap_err().code(), Code::Unauthenticated);
     }
     until("it is gone", async || {
-        running.metric("windfall_edge_cut_connections_total{reason=\"calls_without_key\"}") == 1.0
+        running.metric("windfall_edge_cut_connections_total{reason=\"calls_without_key\"}") >= 1.0
     })
     .await;
 }

@@ -35,7 +35,7 @@ use watch::{Cut, Times, UnknownLimits, Watch};
 /// The pause after a failed accept (mostly because no file handles are left): trying at once would use up a processor.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 /// How long a connection that was closed to make room may take to end.
-const ROOM_WITHIN: Duration = Duration::from_millis(100);
+const ROOM_WITHIN: Duration = Duration::from_secs(1);
 /// The bytes of bodies and of frames that are read from a connection without a key, besides headers.
 const UNKNOWN_BYTES: usize = 64 << 10;
 

@@ -63,7 +63,7 @@ fn names_that_never_come_again_take_little_memory() {
         };
         let events: Vec<_> = (begin..begin + BATCH).map(event).collect();
         let granted = target.ok("grants", None, GRANT_BATCH, &json!({"events": events}));
-        assert_eq!(granted["results"].as_array().map(Vec::len), Some(BATCH), "{granted}");
+        assert_eq!(granted["replies"].as_array().map(Vec::len), Some(BATCH), "{granted}");
     }
     target.within_memory("names");
     target.stop(&[]);
