@@ -24,7 +24,9 @@
 //! ```
 
 mod binary;
+pub mod frames;
 mod ground;
+pub mod keyless;
 mod memory;
 pub mod raw;
 mod receiver;
