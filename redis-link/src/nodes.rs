@@ -4,7 +4,9 @@
 //! and its "no such key" would be believed (I7).
 
 use super::link::{Link, Trouble};
-use super::options::{LinkOptions, NODES_MAX, NoAnswer, OpenRedisError, REDIRECTS_MAX, REFRESH_PAUSE, SERVER};
+use super::options::{
+    LinkOptions, NODES_MAX, NoAnswer, OpenRedisError, REDIRECTS_MAX, REFRESH_PAUSE, SERVER,
+};
 use super::server;
 use super::slots::{self, SLOTS};
 use futures_util::future::{join_all, select_ok};

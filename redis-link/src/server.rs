@@ -79,13 +79,16 @@ async fn protected(info: &ConnectionInfo, tls: &TlsOptions) -> Result<Connection
     let ConnectionAddr::Tcp(host, port) = info.addr() else {
         return Err(OpenRedisError::Invalid(format!("{place} is no address for TLS")));
     };
-    let unreachable =
-        |error: &std::io::Error| OpenRedisError::Unreachable { place: place.clone(), what: error.to_string() };
+    let unreachable = |error: &std::io::Error| OpenRedisError::Unreachable {
+        place: place.clone(),
+        what: error.to_string(),
+    };
     let stream = TcpStream::connect((host.as_str(), *port)).await.map_err(|error| unreachable(&error))?;
     stream.set_nodelay(true).map_err(|error| unreachable(&error))?;
     let stream = tls.connect(host, stream).await.map_err(|error| match error {
         HandshakeError::Lost(error) => {
-            let what = format!("it hung up during the TLS handshake: {error}; check that this port takes TLS");
+            let what =
+                format!("it hung up during the TLS handshake: {error}; check that this port takes TLS");
             OpenRedisError::Unreachable { place: place.clone(), what }
         }
         // The files may be replaced just now: a link tries on.

@@ -72,8 +72,11 @@ impl TlsOptions {
             (Some(cert), Some(key)) => {
                 let chain = certificates("cert_file", cert)?;
                 let text = read("key_file", key)?;
-                let key = PrivateKeyDer::from_pem_slice(&text).map_err(|error| wrong("key_file", key, &error))?;
-                builder.with_client_auth_cert(chain, key).map_err(|error| TlsError::Unusable(error.to_string()))
+                let key =
+                    PrivateKeyDer::from_pem_slice(&text).map_err(|error| wrong("key_file", key, &error))?;
+                builder
+                    .with_client_auth_cert(chain, key)
+                    .map_err(|error| TlsError::Unusable(error.to_string()))
             }
             (None, None) => Ok(builder.with_no_client_auth()),
             _ => Err(TlsError::Pair),

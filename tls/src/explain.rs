@@ -31,7 +31,8 @@ fn word(error: &Error) -> String {
             "it demands a client certificate; set tls.cert_file and tls.key_file".into()
         }
         Error::AlertReceived(AlertDescription::HandshakeFailure) => {
-            "it refuses the handshake; it may demand a client certificate (tls.cert_file and tls.key_file)".into()
+            "it refuses the handshake; it may demand a client certificate (tls.cert_file and tls.key_file)"
+                .into()
         }
         Error::AlertReceived(
             alert @ (AlertDescription::UnknownCA
@@ -40,9 +41,12 @@ fn word(error: &Error) -> String {
             | AlertDescription::CertificateExpired
             | AlertDescription::CertificateRevoked
             | AlertDescription::CertificateUnknown
+            | AlertDescription::DecryptError
             | AlertDescription::AccessDenied),
         ) => format!("it refuses the client certificate of tls.cert_file, or misses one: {alert:?}"),
-        Error::InvalidMessage(_) => "what answers there speaks no TLS; check the port, or leave tls out".into(),
+        Error::InvalidMessage(_) => {
+            "what answers there speaks no TLS; check the port, or leave tls out".into()
+        }
         other => other.to_string(),
     }
 }
@@ -55,7 +59,8 @@ fn certificate(why: &CertificateError) -> String {
         CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
             "its certificate is not in force yet; check the clocks of both machines".into()
         }
-        CertificateError::UnknownIssuer => {
+        // The second: an authority of the same name, with another key.
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => {
             "its certificate is signed by no authority that is trusted here; set tls.ca_file to the authority's certificate"
                 .into()
         }

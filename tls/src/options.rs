@@ -106,7 +106,8 @@ pub(crate) fn wrong(option: &'static str, path: &Path, what: &dyn std::fmt::Disp
 
 fn is_name(name: &str) -> bool {
     let is_part = |part: &str| {
-        !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
+        !part.is_empty()
+            && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
     };
     name.parse::<std::net::IpAddr>().is_ok() || (name.len() <= 253 && name.split('.').all(is_part))
 }
@@ -120,12 +121,18 @@ mod tests {
         let said = |options: TlsOptions| options.check().unwrap_err().to_string();
         assert_eq!(TlsOptions::default().check(), Ok(()));
         let absent = Some(PathBuf::from("/nowhere/ca.pem"));
-        assert!(said(TlsOptions { ca_file: absent.clone(), ..TlsOptions::default() }).contains("tls.ca_file /nowhere/ca.pem"));
+        assert!(
+            said(TlsOptions { ca_file: absent.clone(), ..TlsOptions::default() })
+                .contains("tls.ca_file /nowhere/ca.pem")
+        );
         assert!(said(TlsOptions { key_file: absent, ..TlsOptions::default() }).contains("come together"));
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("empty.pem");
         std::fs::write(&file, "nothing").unwrap();
-        assert!(said(TlsOptions { ca_file: Some(file), ..TlsOptions::default() }).contains("holds no certificate in PEM"));
+        assert!(
+            said(TlsOptions { ca_file: Some(file), ..TlsOptions::default() })
+                .contains("holds no certificate in PEM")
+        );
         for name in ["", "a b", "https://host", "host:1", "a..b"] {
             let options = TlsOptions { server_name: Some(name.into()), ..TlsOptions::default() };
             assert_eq!(options.check(), Err(TlsError::ServerName(name.into())));

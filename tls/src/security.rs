@@ -83,7 +83,8 @@ fn is_local(host: &str) -> bool {
     match host.parse::<IpAddr>() {
         Ok(IpAddr::V4(address)) => address.is_loopback(),
         Ok(IpAddr::V6(address)) => {
-            address == Ipv6Addr::LOCALHOST || address.to_ipv4_mapped().is_some_and(|mapped| mapped.is_loopback())
+            address == Ipv6Addr::LOCALHOST
+                || address.to_ipv4_mapped().is_some_and(|mapped| mapped.is_loopback())
         }
         Err(_) => false,
     }
@@ -96,15 +97,37 @@ mod tests {
     #[test]
     fn plain_text_stays_on_this_machine_unless_it_is_allowed_by_name() {
         let local = Security::new(None, false).unwrap();
-        for host in ["127.0.0.1", "127.8.9.10", "::1", "[::1]", "::ffff:127.0.0.1", "localhost", "LocalHost", "/run/redis.sock"] {
+        for host in [
+            "127.0.0.1",
+            "127.8.9.10",
+            "::1",
+            "[::1]",
+            "::ffff:127.0.0.1",
+            "localhost",
+            "LocalHost",
+            "/run/redis.sock",
+        ] {
             assert_eq!(local.allow("Redis", host), Ok(()), "{host}");
         }
-        for host in ["10.0.0.1", "0.0.0.0", "::", "redis", "localhost.example.com", "127.0.0.1.example.com", "1270.0.1", "", "::ffff:10.0.0.1"] {
+        for host in [
+            "10.0.0.1",
+            "0.0.0.0",
+            "::",
+            "redis",
+            "localhost.example.com",
+            "127.0.0.1.example.com",
+            "1270.0.1",
+            "",
+            "::ffff:10.0.0.1",
+        ] {
             let refused = local.allow("Redis", host).unwrap_err().to_string();
             assert!(refused.starts_with(&format!("Redis at {host} is not on this machine")), "{refused}");
             assert!(refused.contains("tls = {}") && refused.contains("plaintext = true"), "{refused}");
             assert_eq!(Security::new(None, true).unwrap().allow("Redis", host), Ok(()));
-            assert_eq!(Security::new(Some(&TlsOptions::default()), false).unwrap().allow("Redis", host), Ok(()));
+            assert_eq!(
+                Security::new(Some(&TlsOptions::default()), false).unwrap().allow("Redis", host),
+                Ok(())
+            );
         }
     }
 
@@ -116,10 +139,22 @@ mod tests {
     #[test]
     fn an_address_is_judged_by_its_host_and_never_shown_as_a_whole() {
         let local = Security::Local;
-        for address in ["127.0.0.1:6379", "redis://u:p@127.0.0.1:6379/0", "http://[::1]:2379", "localhost", "::1", "https://localhost/x"] {
+        for address in [
+            "127.0.0.1:6379",
+            "redis://u:p@127.0.0.1:6379/0",
+            "http://[::1]:2379",
+            "localhost",
+            "::1",
+            "https://localhost/x",
+        ] {
             assert_eq!(local.allow_address("etcd", address), Ok(()), "{address}");
         }
-        for address in ["redis://localhost:hush@10.0.0.5:6379/0", "redis://127.0.0.1@10.0.0.5", "10.0.0.5:1", "http://10.0.0.5/127.0.0.1"] {
+        for address in [
+            "redis://localhost:hush@10.0.0.5:6379/0",
+            "redis://127.0.0.1@10.0.0.5",
+            "10.0.0.5:1",
+            "http://10.0.0.5/127.0.0.1",
+        ] {
             let refused = local.allow_address("etcd", address).unwrap_err().to_string();
             assert!(refused.starts_with("etcd at 10.0.0.5 is") && !refused.contains("hush"), "{refused}");
         }

@@ -22,7 +22,7 @@
 //! use windfall_config::ChangeRules as _;
 //!
 //! let options = EtcdOptions {
-//!     endpoints: vec!["http://10.0.0.5:2379".into()],
+//!     endpoints: vec!["https://10.0.0.5:2379".into()],
 //!     copy: Some("/var/lib/windfall/rules-copy.toml".into()),
 //!     ..EtcdOptions::default()
 //! };
@@ -50,7 +50,8 @@ use serde::Deserialize;
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
-use windfall_tls::{Security, TlsError, TlsOptions};
+pub use windfall_tls::TlsOptions;
+use windfall_tls::{Security, TlsError};
 
 /// How an endpoint asks for TLS.
 const TLS_SCHEME: &str = "https://";
@@ -252,8 +253,12 @@ mod tests {
 
     fn urls(endpoints: &[&str], tls: bool, plaintext: bool) -> Result<Vec<String>, String> {
         let endpoints = endpoints.iter().map(|one| (*one).to_owned()).collect();
-        let options =
-            EtcdOptions { endpoints, tls: tls.then(TlsOptions::default), plaintext, ..EtcdOptions::default() };
+        let options = EtcdOptions {
+            endpoints,
+            tls: tls.then(TlsOptions::default),
+            plaintext,
+            ..EtcdOptions::default()
+        };
         options.check().map_err(|error| error.to_string())?;
         Ok(options.urls(&options.security()))
     }
@@ -261,7 +266,10 @@ mod tests {
     #[test]
     fn members_are_reached_by_tls_or_on_this_machine_or_by_name_in_plain_text() {
         let of = |urls: &[&str]| Ok(urls.iter().map(|one| (*one).to_owned()).collect::<Vec<_>>());
-        assert_eq!(urls(&["127.0.0.1:1", "http://[::1]:2"], false, false), of(&["http://127.0.0.1:1", "http://[::1]:2"]));
+        assert_eq!(
+            urls(&["127.0.0.1:1", "http://[::1]:2"], false, false),
+            of(&["http://127.0.0.1:1", "http://[::1]:2"])
+        );
         assert_eq!(urls(&["e1:1", "http://e2:2"], true, false), of(&["https://e1:1", "https://e2:2"]));
         assert_eq!(urls(&["https://e1:1", "e2:2"], false, false), of(&["https://e1:1", "https://e2:2"]));
         assert_eq!(urls(&["http://e1:1"], false, true), of(&["http://e1:1"]));

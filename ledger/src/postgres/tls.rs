@@ -35,7 +35,9 @@ pub(super) fn secure(config: &mut Config, options: &PostgresOptions) -> Result<S
     let invalid = |what: String| Err(OpenError::Invalid(what));
     let by_address = (config.get_ssl_mode() == SslMode::Require).then(TlsOptions::default);
     if config.get_ssl_mode() == SslMode::Disable && options.tls.is_some() {
-        return invalid("sslmode=disable in the PostgreSQL address contradicts tls; leave one of them out".into());
+        return invalid(
+            "sslmode=disable in the PostgreSQL address contradicts tls; leave one of them out".into(),
+        );
     }
     let tls = options.tls.as_ref().or(by_address.as_ref());
     let security = Security::new(tls, options.plaintext).map_err(refused)?;
@@ -59,9 +61,11 @@ pub(super) fn secure(config: &mut Config, options: &PostgresOptions) -> Result<S
         && tls.server_name.is_none()
         && hosts.is_empty()
     {
-        return invalid("the PostgreSQL address has a hostaddr and no host, so nothing says which name the server's \
+        return invalid(
+            "the PostgreSQL address has a hostaddr and no host, so nothing says which name the server's \
                         certificate must bear; add host, or set tls.server_name"
-            .into());
+                .into(),
+        );
     }
     // Never `prefer`, which falls back to plain text.
     config.ssl_mode(if security.tls().is_some() { SslMode::Require } else { SslMode::Disable });
@@ -121,13 +125,21 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream for Protected<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Protected<S> {
-    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, to: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        to: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         Pin::new(&mut self.0).poll_read(context, to)
     }
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Protected<S> {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.0).poll_write(context, bytes)
     }
 
@@ -145,24 +157,37 @@ mod tests {
     use super::*;
 
     fn said(url: &str, tls: bool, plaintext: bool) -> Result<SslMode, String> {
-        let mut config: Config = readable(url).parse().map_err(|error: tokio_postgres::Error| error.to_string())?;
-        let options = PostgresOptions { tls: tls.then(TlsOptions::default), plaintext, ..PostgresOptions::default() };
+        let mut config: Config =
+            readable(url).parse().map_err(|error: tokio_postgres::Error| error.to_string())?;
+        let options =
+            PostgresOptions { tls: tls.then(TlsOptions::default), plaintext, ..PostgresOptions::default() };
         secure(&mut config, &options).map_err(|error| error.to_string())?;
         Ok(config.get_ssl_mode())
     }
 
     #[test]
     fn a_connection_is_tls_or_plain_text_and_never_what_the_server_prefers() {
-        for url in ["postgres://u:p@127.0.0.1/d", "postgres://u@localhost,[::1]/d", "host=/run/postgresql user=u"] {
+        for url in
+            ["postgres://u:p@127.0.0.1/d", "postgres://u@localhost,[::1]/d", "host=/run/postgresql user=u"]
+        {
             assert_eq!(said(url, false, false), Ok(SslMode::Disable), "{url}");
         }
         assert_eq!(said("postgres://u@db/d", false, true), Ok(SslMode::Disable));
         assert_eq!(said("postgres://u@db/d", true, false), Ok(SslMode::Require));
         for mode in ["require", "verify-full"] {
-            assert_eq!(said(&format!("postgres://u@db/d?sslmode={mode}"), false, false), Ok(SslMode::Require));
-            assert!(said(&format!("postgres://u@db/d?sslmode={mode}"), false, true).unwrap_err().contains("contradict"));
+            assert_eq!(
+                said(&format!("postgres://u@db/d?sslmode={mode}"), false, false),
+                Ok(SslMode::Require)
+            );
+            assert!(
+                said(&format!("postgres://u@db/d?sslmode={mode}"), false, true)
+                    .unwrap_err()
+                    .contains("contradict")
+            );
         }
-        assert!(said("postgres://u@db/d?sslmode=disable", true, false).unwrap_err().contains("contradicts tls"));
+        assert!(
+            said("postgres://u@db/d?sslmode=disable", true, false).unwrap_err().contains("contradicts tls")
+        );
     }
 
     #[test]
@@ -189,7 +214,8 @@ mod tests {
 
     #[test]
     fn a_password_is_not_taken_for_an_option() {
-        let config: Config = readable("postgres://u:sslmode=verify-full@db/d?sslmode=verify-full").parse().unwrap();
+        let config: Config =
+            readable("postgres://u:sslmode=verify-full@db/d?sslmode=verify-full").parse().unwrap();
         assert_eq!(config.get_password(), Some(b"sslmode=verify-full".as_slice()));
     }
 }

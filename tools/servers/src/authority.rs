@@ -5,8 +5,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
-    date_time_ymd,
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, date_time_ymd,
 };
 
 use crate::Error;
@@ -61,8 +61,10 @@ impl Authority {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        params.distinguished_name.push(DnType::CommonName, "windfall-servers");
         let key = KeyPair::generate().map_err(failed)?;
+        // Two authorities of one name would be taken for each other until a signature is checked.
+        let own: String = key.public_key_raw().iter().skip(1).take(6).map(|byte| format!("{byte:02x}")).collect();
+        params.distinguished_name.push(DnType::CommonName, format!("windfall-servers {own}"));
         let certificate = params.self_signed(&key).map_err(failed)?;
         write(&folder.join("ca.pem"), &certificate.pem(), 0o644)?;
         Ok(Self { folder: folder.to_owned(), issuer: Issuer::new(params, key) })
@@ -83,7 +85,8 @@ impl Authority {
         let mut params = CertificateParams::new(hosts).map_err(failed)?;
         params.distinguished_name.push(DnType::CommonName, name);
         // Nodes of a cluster are each other's clients.
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        params.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         params.use_authority_key_identifier_extension = true;
         if validity == Validity::Expired {
             params.not_after = date_time_ymd(2020, 1, 1);
@@ -130,8 +133,12 @@ impl Tls {
 
     /// What clients are told.
     pub(crate) fn settings(&self) -> [(String, String); 3] {
-        [("ca", &self.ca_file), ("client_cert", &self.client.cert_file), ("client_key", &self.client.key_file)]
-            .map(|(name, path)| (name.to_owned(), path.display().to_string()))
+        [
+            ("ca", &self.ca_file),
+            ("client_cert", &self.client.cert_file),
+            ("client_key", &self.client.key_file),
+        ]
+        .map(|(name, path)| (name.to_owned(), path.display().to_string()))
     }
 }
 

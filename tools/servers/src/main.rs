@@ -78,7 +78,11 @@ fn run(arguments: &Arguments) -> Result<(), Error> {
             } else {
                 names.iter().map(String::as_str).collect()
             };
-            if *tls { servers.up_by_tls(&names)? } else { servers.up(&names)? }
+            if *tls {
+                servers.up_by_tls(&names)?
+            } else {
+                servers.up(&names)?
+            }
             print(&servers, arguments.json)
         }
         Command::Down { names } => {

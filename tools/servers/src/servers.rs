@@ -99,7 +99,8 @@ impl Servers {
             }
         }
         let specs = names.iter().collect::<BTreeSet<_>>().into_iter();
-        let specs = specs.map(|name| Ok(((*name).to_owned(), Spec::named(name)?))).collect::<Result<_, Error>>()?;
+        let specs =
+            specs.map(|name| Ok(((*name).to_owned(), Spec::named(name)?))).collect::<Result<_, Error>>()?;
         let tls = Tls::in_folder(&self.dir.join("tls"))?;
         self.up_specs(specs, None, Some(&tls))
     }
@@ -127,8 +128,10 @@ impl Servers {
         state.save(&self.dir)?;
         let shared = Mutex::new(state);
         let results: Vec<Result<(), Error>> = thread::scope(|scope| {
-            let starts: Vec<_> =
-                specs.iter().map(|(name, spec)| scope.spawn(|| self.bring_up(name, spec, tls, &shared))).collect();
+            let starts: Vec<_> = specs
+                .iter()
+                .map(|(name, spec)| scope.spawn(|| self.bring_up(name, spec, tls, &shared)))
+                .collect();
             let joined = starts.into_iter().map(thread::ScopedJoinHandle::join);
             joined.map(|result| result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
         });
@@ -178,7 +181,13 @@ impl Servers {
     }
 
     /// Makes the server unless it is there, and starts what of it does not run.
-    fn bring_up(&self, name: &str, spec: &Spec, tls: Option<&Tls>, shared: &Mutex<State>) -> Result<(), Error> {
+    fn bring_up(
+        &self,
+        name: &str,
+        spec: &Spec,
+        tls: Option<&Tls>,
+        shared: &Mutex<State>,
+    ) -> Result<(), Error> {
         let state = || shared.lock().unwrap_or_else(PoisonError::into_inner);
         let known = state().servers.get(name).cloned();
         let mut entry = match known {

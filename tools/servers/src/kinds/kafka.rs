@@ -31,7 +31,9 @@ pub(super) fn plan(options: &KafkaOptions, place: &Place<'_>) -> Result<Entry, E
     let mut addresses = table([("main", loopback(chosen[0]).to_string())]);
     let mut listeners = vec![("PLAINTEXT", chosen[0])];
     if let Some(tls) = place.tls {
-        let read = |path: &Path| std::fs::read_to_string(path).map_err(Error::io(format!("read {}", path.display())));
+        let read = |path: &Path| {
+            std::fs::read_to_string(path).map_err(Error::io(format!("read {}", path.display())))
+        };
         place.write("keystore.pem", &[read(&tls.server.key_file)?, read(&tls.server.cert_file)?].concat())?;
         place.write("ca.pem", &read(&tls.ca_file)?)?;
     } else if options.tls {

@@ -66,7 +66,11 @@ pub(super) fn plan(options: &PostgresOptions, place: &Place<'_>) -> Result<Entry
     if place.tls.is_some() {
         let file = |name: &str| format!("'{name}'");
         ours.push(("ssl", "on".to_owned()));
-        ours.extend([("ssl_cert_file", file("tls.pem")), ("ssl_key_file", file("tls.key")), ("ssl_ca_file", file("tls-ca.pem"))]);
+        ours.extend([
+            ("ssl_cert_file", file("tls.pem")),
+            ("ssl_key_file", file("tls.key")),
+            ("ssl_ca_file", file("tls-ca.pem")),
+        ]);
     }
     if let PostgresOrigin::StandbyOf(url) = &options.origin {
         ours.push(("primary_conninfo", format!("'{url}?application_name={STANDBY}'")));
@@ -95,7 +99,10 @@ pub(super) fn plan(options: &PostgresOptions, place: &Place<'_>) -> Result<Entry
         spec: Spec::Postgres(options.clone()),
         dir,
         elsewhere: Vec::new(),
-        url: format!("postgres://{USER}:{PASSWORD}@{address}/postgres{}", if place.tls.is_some() { "?sslmode=verify-full" } else { "" }),
+        url: format!(
+            "postgres://{USER}:{PASSWORD}@{address}/postgres{}",
+            if place.tls.is_some() { "?sslmode=verify-full" } else { "" }
+        ),
         addresses: table([("main", address.to_string())]),
         settings: table([
             ("user", USER.to_owned()),
@@ -120,7 +127,8 @@ fn protect(tls: &Tls, data: &Path, user: Option<User>) -> Result<(), Error> {
         copy(&tls.server.key_file, "tls.key")?;
         copy(&tls.ca_file, "tls-ca.pem")?;
         let client = if tls.requires_client { " clientcert=verify-ca" } else { "" };
-        let lines = ["all", "replication"].map(|what| format!("hostssl {what} all 127.0.0.1/32 scram-sha-256{client}\n"));
+        let lines = ["all", "replication"]
+            .map(|what| format!("hostssl {what} all 127.0.0.1/32 scram-sha-256{client}\n"));
         fs::write(data.join("pg_hba.conf"), lines.concat())
     };
     write().map_err(Error::io(format!("write certificates to {}", data.display())))
