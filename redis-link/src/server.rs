@@ -94,8 +94,13 @@ async fn protected(info: &ConnectionInfo, tls: &TlsOptions) -> Result<Connection
         // The files may be replaced just now: a link tries on.
         refused => OpenRedisError::Untrusted { place: place.clone(), what: refused.to_string() },
     })?;
+    let refusal = stream.refusal();
     let made = MultiplexedConnection::new_with_config(info.redis_settings(), stream, config()).await;
-    let (calls, io) = made.map_err(|error| explain(&place, &error))?;
+    let (calls, io) = made.map_err(|error| match refusal.get() {
+        // The client's own error has lost it.
+        Some(what) => OpenRedisError::Untrusted { place: place.clone(), what: what.to_owned() },
+        None => explain(&place, &error),
+    })?;
     Ok(Connection { calls, _io: Some(Arc::new(Io(tokio::spawn(io)))) })
 }
 
@@ -200,10 +205,6 @@ pub(super) fn must_be_master(role: &Value) -> Result<(), String> {
 /// Sorts what went wrong by what the operator has to do.
 pub(super) fn explain(place: &str, error: &RedisError) -> OpenRedisError {
     let (place, what) = (place.to_owned(), error.to_string());
-    // A server may refuse the client's certificate after the handshake.
-    if let Some(what) = windfall_tls::explain(error) {
-        return OpenRedisError::Untrusted { place, what };
-    }
     match error.kind() {
         ErrorKind::AuthenticationFailed | ErrorKind::Server(ServerErrorKind::NoPerm) => {
             OpenRedisError::Credentials { place, what }

@@ -9,12 +9,70 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
-use tokio::io::{AsyncRead, AsyncWrite};
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_rustls::TlsConnector;
 
 /// A connection that TLS protects.
-pub type TlsStream<S> = tokio_rustls::client::TlsStream<S>;
+pub struct TlsStream<S> {
+    stream: tokio_rustls::client::TlsStream<S>,
+    refusal: Refusal,
+}
+
+/// What the server said by TLS after the handshake, where it refused the connection only then: TLS 1.3 looks at the client's
+/// certificate when the client has finished. For users whose own errors lose it.
+#[derive(Debug, Clone, Default)]
+pub struct Refusal(Arc<OnceLock<String>>);
+
+impl Refusal {
+    /// The refusal, where there is one.
+    pub fn get(&self) -> Option<&str> {
+        self.0.get().map(String::as_str)
+    }
+}
+
+impl<S> TlsStream<S> {
+    /// What the server will say, where it refuses the connection.
+    pub fn refusal(&self) -> Refusal {
+        self.refusal.clone()
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for TlsStream<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        to: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let read = Pin::new(&mut self.stream).poll_read(context, to);
+        if let Poll::Ready(Err(error)) = &read
+            && let Some(said) = explain(error)
+        {
+            self.refusal.0.get_or_init(|| said);
+        }
+        read
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TlsStream<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
 
 /// A connection could not be protected.
 #[derive(Debug, thiserror::Error)]
@@ -53,10 +111,13 @@ impl TlsOptions {
         let config = tokio::task::spawn_blocking(move || own.config());
         let config = config.await.map_err(|error| HandshakeError::Lost(io::Error::other(error)))??;
         let connecting = TlsConnector::from(Arc::new(config)).connect(name, stream);
-        connecting.await.map_err(|error| match explain(&error) {
-            Some(said) => HandshakeError::Refused(said),
-            None => HandshakeError::Lost(error),
-        })
+        match connecting.await {
+            Ok(stream) => Ok(TlsStream { stream, refusal: Refusal::default() }),
+            Err(error) => Err(match explain(&error) {
+                Some(said) => HandshakeError::Refused(said),
+                None => HandshakeError::Lost(error),
+            }),
+        }
     }
 
     /// The settings of a connection: the files as they are now. Blocks.

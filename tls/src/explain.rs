@@ -70,9 +70,22 @@ fn certificate(why: &CertificateError) -> String {
         CertificateError::NotValidForNameContext { expected, presented } => format!(
             "its certificate bears another name than {} (it bears {}); address it by one of these, or set tls.server_name",
             expected.to_str(),
-            if presented.is_empty() { "none".to_owned() } else { presented.join(", ") }
+            names(presented)
         ),
         other => format!("its certificate cannot be trusted: {other}"),
+    }
+}
+
+/// The names of a certificate, which rustls shows as `DnsName("host")` and `IpAddress(127.0.0.1)`.
+fn names(presented: &[String]) -> String {
+    let bare = |name: &String| {
+        let inner = name.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')'));
+        inner.unwrap_or(name).trim_matches('"').to_owned()
+    };
+    if presented.is_empty() {
+        "none".into()
+    } else {
+        presented.iter().map(bare).collect::<Vec<_>>().join(", ")
     }
 }
 
@@ -88,5 +101,12 @@ mod tests {
         assert!(explain(&outer).is_some_and(|said| said.contains("tls.ca_file")));
         assert_eq!(explain(&io::Error::from(io::ErrorKind::ConnectionReset)), None);
         assert_eq!(explain(&io::Error::other("no TLS")), None);
+    }
+
+    #[test]
+    fn names_are_shown_as_they_are_written() {
+        let presented =
+            ["IpAddress(127.0.0.1)".to_owned(), "DnsName(\"db.test\")".to_owned(), "odd".to_owned()];
+        assert_eq!(names(&presented), "127.0.0.1, db.test, odd");
     }
 }

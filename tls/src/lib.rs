@@ -33,7 +33,7 @@ mod options;
 mod security;
 
 #[cfg(feature = "client")]
-pub use client::{HandshakeError, TlsStream};
+pub use client::{HandshakeError, Refusal, TlsStream};
 #[cfg(feature = "client")]
 pub use explain::{WANTS_TLS, explain};
 pub use options::{TlsError, TlsOptions};

@@ -1,13 +1,13 @@
 //! The options of TLS, and what can be wrong with them.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
 /// The largest file of certificates that is read: the bundle of a system has 220 KiB.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
 /// TLS to a server: the table `tls` of its options. All files are PEM.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TlsOptions {
     /// The authorities of the server's certificate; these alone are trusted. Default: those that the system trusts.

@@ -1,7 +1,7 @@
 //! `windfall rules`: look at the live rules, check a candidate, set it, roll back.
 
 use super::{now_ms, utc};
-use crate::drivers::{Driver, RulesAt};
+use crate::drivers::{Driver, ReachArgs, RulesAt};
 use crate::outcome::Outcome;
 use crate::services::ServiceOptions;
 use anyhow::{Context, Result};
@@ -87,7 +87,7 @@ pub struct RulesPlace {
     /// The file of the live rules
     #[arg(long, default_value = "rules.toml", conflicts_with = "etcd")]
     file: PathBuf,
-    /// The members of the etcd that holds the rules: http://host:port, separated by commas
+    /// The members of the etcd that holds the rules: host:port, also as https://host:port for TLS, separated by commas
     #[arg(long, value_name = "URL", value_delimiter = ',')]
     etcd: Vec<String>,
     /// The prefix of their keys in etcd
@@ -96,6 +96,8 @@ pub struct RulesPlace {
     /// The user of etcd, whose password is in the environment variable WINDFALL_ETCD_PASSWORD
     #[arg(long, value_name = "NAME", requires = "etcd")]
     etcd_user: Option<String>,
+    #[command(flatten)]
+    reach: ReachArgs,
 }
 
 impl RulesPlace {
@@ -113,7 +115,9 @@ impl RulesPlace {
             }
             None => None,
         };
-        RulesAt::etcd(self.etcd.clone(), self.etcd_prefix.clone(), user).store(Path::new("."), known_brokers)
+        let reach = self.reach.reach();
+        RulesAt::etcd(self.etcd.clone(), self.etcd_prefix.clone(), user, &reach)
+            .store(Path::new("."), known_brokers)
     }
 }
 

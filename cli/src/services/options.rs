@@ -401,23 +401,24 @@ impl ServiceOptions {
         self.access.clone().unwrap_or_else(|| self.data.join("access.toml"))
     }
 
-    /// Refuses options that name a driver which this binary was built without.
+    /// Refuses options that name a driver which this binary was built without, and servers that cannot be reached as they
+    /// are asked for.
     fn check_drivers(&self) -> Result<()> {
-        let check = |key: &str, driver: Option<Driver>| {
-            driver.map_or(Ok(()), Driver::check).with_context(|| format!("the option {key} cannot be used"))
+        let check = |key: &str, checked: Result<()>| {
+            checked.with_context(|| format!("the option {key} cannot be used"))
         };
         for (name, at) in &self.brokers {
-            check(&format!("brokers.{name}"), at.driver())?;
+            check(&format!("brokers.{name}"), at.check())?;
         }
-        check("rules", self.rules.driver())?;
-        check("tokens", self.tokens.driver())?;
-        check("ledger", self.ledger.driver())?;
-        check("scheduler.store", self.scheduler.store.driver())?;
-        check("jobs.store", self.jobs.as_ref().and_then(|jobs| jobs.store.driver()))?;
+        check("rules", self.rules.check())?;
+        check("tokens", self.tokens.check())?;
+        check("ledger", self.ledger.check())?;
+        check("scheduler.store", self.scheduler.store.check())?;
+        check("jobs.store", self.jobs.as_ref().map_or(Ok(()), |jobs| jobs.store.check()))?;
         for (name, pool) in &self.task_queue.pools {
-            check(&format!("task_queue.pools.{name}"), pool.store.driver())?;
+            check(&format!("task_queue.pools.{name}"), pool.store.check())?;
         }
-        check("trace.otlp", self.trace.otlp.as_ref().map(|_| Driver::Otlp))
+        check("trace.otlp", self.trace.otlp.as_ref().map_or(Ok(()), |_| Driver::Otlp.check()))
     }
 }
 

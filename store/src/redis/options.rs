@@ -127,6 +127,14 @@ impl RedisOptions {
         self.access().addresses()
     }
 
+    /// Checks the options, also whether the server may be reached like this. Connects to nothing.
+    ///
+    /// # Errors
+    /// [`OpenRedisError::Invalid`].
+    pub fn check_address(&self) -> Result<(), OpenRedisError> {
+        self.check().map(drop)
+    }
+
     fn access(&self) -> Access<'_> {
         Access {
             urls: &self.urls,

@@ -63,7 +63,8 @@ impl Authority {
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         let key = KeyPair::generate().map_err(failed)?;
         // Two authorities of one name would be taken for each other until a signature is checked.
-        let own: String = key.public_key_raw().iter().skip(1).take(6).map(|byte| format!("{byte:02x}")).collect();
+        let own: String =
+            key.public_key_raw().iter().skip(1).take(6).map(|byte| format!("{byte:02x}")).collect();
         params.distinguished_name.push(DnType::CommonName, format!("windfall-servers {own}"));
         let certificate = params.self_signed(&key).map_err(failed)?;
         write(&folder.join("ca.pem"), &certificate.pem(), 0o644)?;

@@ -217,13 +217,20 @@ impl Jvm<'_> {
             "--add-opens=java.base/java.nio=ALL-UNNAMED",
             // Logs and small files go under the user's home otherwise.
             &format!("-Duser.home={home}"),
-            "-cp",
-            &self.class_path,
-            main,
         ];
+        // Brokers and proxies take TLS and plain text at one port.
+        let tls = self.place.tls.into_iter().flat_map(|tls| {
+            [
+                "-Dtls.test.mode.enable=false".to_owned(),
+                format!("-Dtls.server.certPath={}", tls.server.cert_file.display()),
+                format!("-Dtls.server.keyPath={}", tls.server.key_file.display()),
+            ]
+        });
+        let words = [memory, &fixed[..]].concat().into_iter().map(str::to_owned).chain(tls);
+        let program = ["-cp", &self.class_path, main];
         Launch {
             program: self.java.clone(),
-            args: [memory, &fixed[..], args].concat().into_iter().map(str::to_owned).collect(),
+            args: words.chain(program.iter().chain(args).map(|word| (*word).to_owned())).collect(),
             env: vec![("ROCKETMQ_HOME".to_owned(), home.to_string())],
             user: None,
             folder: self.place.dir.clone(),
