@@ -438,6 +438,48 @@ mod tests {
         assert!(options.grant_async.check().is_ok());
     }
 
+    #[cfg(all(
+        feature = "kafka",
+        feature = "rocketmq",
+        feature = "redis",
+        feature = "postgres",
+        feature = "etcd"
+    ))]
+    #[test]
+    fn servers_on_other_machines_are_refused_unless_tls_or_plain_text_is_asked_for_by_name() {
+        let deployed = include_str!("../../../deploy/config/windfall.toml");
+        parse(deployed).check_drivers().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let (file, data) = (folder.path().join("options.toml"), folder.path().join("data"));
+        let load = |text: &str| {
+            std::fs::write(&file, text).unwrap();
+            ServiceOptions::load(Some(&file), Some(data.clone()))
+                .map(drop)
+                .map_err(|error| format!("{error:#}"))
+        };
+        for (table, option, server) in [
+            ("[rules.etcd]\nendpoints = [\"127.0.0.1:1\", \"etcd:2379\"]", "rules", "etcd at etcd"),
+            ("[brokers.a.kafka]\nbootstrap_servers = \"kafka:9092\"", "brokers.a", "Kafka at kafka"),
+            ("[brokers.b.rocketmq]\nendpoints = [\"10.0.0.8:8081\"]", "brokers.b", "RocketMQ at 10.0.0.8"),
+            ("[tokens.redis]\nurls = [\"redis://:hush@redis\"]", "tokens", "Redis at redis"),
+            ("[ledger.postgres]\nurl = \"postgres://u:hush@db/d\"", "ledger", "PostgreSQL at db"),
+            ("[scheduler.store.redis]\nurls = [\"redis\"]", "scheduler.store", "Redis at redis"),
+            ("[task_queue.pools.a.store.redis]\nurls = [\"redis\"]", "task_queue.pools.a", "Redis at redis"),
+        ] {
+            let refused = load(table).unwrap_err();
+            assert!(refused.contains(&format!("the option {option} cannot be used")), "{refused}");
+            assert!(refused.contains(&format!("{server} is not on this machine")), "{refused}");
+            assert!(refused.contains("tls = {}") && refused.contains("plaintext = true"), "{refused}");
+            assert!(!refused.contains("hush") && !data.exists(), "{refused}");
+            assert_eq!(load(&format!("{table}\nplaintext = true")), Ok(()));
+            assert_eq!(load(&format!("{table}\ntls = {{}}")), Ok(()));
+            let both = load(&format!("{table}\nplaintext = true\ntls = {{}}")).unwrap_err();
+            assert!(both.contains("contradict"), "{both}");
+            let absent = load(&format!("{table}\ntls = {{ ca_file = \"/nowhere/ca.pem\" }}")).unwrap_err();
+            assert!(absent.contains("tls.ca_file /nowhere/ca.pem"), "{absent}");
+        }
+    }
+
     #[test]
     fn the_documented_options_are_options() {
         let text = include_str!("../../../docs/services.md");
