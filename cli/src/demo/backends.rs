@@ -1,6 +1,6 @@
 //! The backends of a demo: the embedded parts, or real brokers and stores.
 
-use crate::drivers::{BrokerAt, LedgerAt, PostgresAt, Reach, RulesAt, TokensAt};
+use crate::drivers::{BrokerAt, LedgerAt, ON_A_COMMAND_LINE, PostgresAt, Reach, RulesAt, TokensAt};
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
@@ -73,12 +73,15 @@ impl Backends {
 
     /// Refuses servers that cannot be reached as they are asked for. Connects to nothing.
     pub fn check(&self) -> Result<()> {
+        let said = |what: &str, checked: Result<()>| {
+            checked.with_context(|| format!("{what} cannot be used ({ON_A_COMMAND_LINE})"))
+        };
         for name in ["a", "b"] {
-            self.broker(name).check().with_context(|| format!("broker {name} cannot be used"))?;
+            said(&format!("broker {name}"), self.broker(name).check())?;
         }
-        self.tokens().check().context("--redis cannot be used")?;
-        self.ledger().check().context("--postgres cannot be used")?;
-        self.rules().check().context("--etcd cannot be used")
+        said("--redis", self.tokens().check())?;
+        said("--postgres", self.ledger().check())?;
+        said("--etcd", self.rules().check())
     }
 
     /// The backend of the broker that the rules call `name`.

@@ -26,7 +26,7 @@ pub use far::{Far, FarAt, far_elsewhere};
 pub use jobs::{JobsAt, OpenJobs};
 pub use ledger::{LedgerAt, Migration, PostgresAt};
 pub use ledger_mark::{LedgerMark, LedgerMarkAt};
-pub use reach::{Reach, ReachArgs};
+pub use reach::{ON_A_COMMAND_LINE, Reach, ReachArgs};
 pub use rules::{RulesAt, RulesFollower};
 pub use slots::{Connect, DurabilityAt, Slots, SlotsAt};
 pub use tokens::TokensAt;

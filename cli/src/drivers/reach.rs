@@ -4,6 +4,10 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use windfall_tls::TlsOptions;
 
+/// What a refusal of an address means on a command line.
+pub const ON_A_COMMAND_LINE: &str =
+    "on a command line, --tls, --tls-ca FILE or --plaintext say how servers are reached";
+
 /// How servers are reached that a command line names.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
