@@ -1,7 +1,7 @@
 //! `windfall rules`: look at the live rules, check a candidate, set it, roll back.
 
 use super::{now_ms, utc};
-use crate::drivers::{Driver, ReachArgs, RulesAt};
+use crate::drivers::{Driver, ON_A_COMMAND_LINE, ReachArgs, RulesAt};
 use crate::outcome::Outcome;
 use crate::services::ServiceOptions;
 use anyhow::{Context, Result};
@@ -116,8 +116,9 @@ impl RulesPlace {
             None => None,
         };
         let reach = self.reach.reach();
-        RulesAt::etcd(self.etcd.clone(), self.etcd_prefix.clone(), user, &reach)
-            .store(Path::new("."), known_brokers)
+        let at = RulesAt::etcd(self.etcd.clone(), self.etcd_prefix.clone(), user, &reach);
+        at.check().with_context(|| format!("--etcd cannot be used ({ON_A_COMMAND_LINE})"))?;
+        at.store(Path::new("."), known_brokers)
     }
 }
 

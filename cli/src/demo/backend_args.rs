@@ -153,11 +153,14 @@ mod tests {
 
     #[test]
     fn an_address_needs_no_program_and_is_not_ours_to_stop() {
-        let asked = BackendArgs { kafka: Some("host:9092".into()), ..BackendArgs::default() };
+        let asked = BackendArgs { kafka: Some("localhost:9092".into()), ..BackendArgs::default() };
         match asked.resolve("run", None) {
             Ok(found) => {
-                assert_eq!(found.kafka.as_deref(), Some("host:9092"));
+                assert_eq!(found.kafka.as_deref(), Some("localhost:9092"));
                 assert!(found.controlled.is_empty());
+                let elsewhere = BackendArgs { kafka: Some("host:9092".into()), ..asked };
+                let refused = format!("{:#}", elsewhere.resolve("run", None).unwrap_err());
+                assert!(refused.contains("Kafka at host") && refused.contains("--plaintext"), "{refused}");
             }
             Err(error) => {
                 assert!(!Driver::Kafka.is_built(), "{error:#}");
