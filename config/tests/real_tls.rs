@@ -57,7 +57,8 @@ fn rules_are_changed_and_followed_also_when_the_server_was_away() {
     let first = live.current().version;
     server.kill().unwrap();
     server.start().unwrap();
-    store.rollback(first, "ann", "again", 2).unwrap();
+    let changed = format!("{}\n# again\n", store.show().unwrap());
+    store.set(&changed, "ann", "again", 2).unwrap();
     let end = Instant::now() + PATIENCE;
     while live.current().version == first {
         assert!(Instant::now() < end, "the change is not followed");
