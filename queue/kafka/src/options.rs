@@ -4,7 +4,7 @@ use rdkafka::ClientConfig;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 use windfall_contract::broker::OpenError;
 use windfall_tls::{Security, TlsError, TlsOptions};
@@ -300,8 +300,8 @@ impl KafkaOptions {
 
     fn check_security(&self) -> Result<(), TlsError> {
         let security = Security::new(self.tls.as_ref(), self.plaintext)?;
-        let servers = self.bootstrap_servers.split(',').map(str::trim).filter(|one| !one.is_empty());
-        servers.into_iter().try_for_each(|one| security.allow_address("Kafka", one))
+        let mut servers = self.bootstrap_servers.split(',').map(str::trim).filter(|one| !one.is_empty());
+        servers.try_for_each(|one| security.allow_address("Kafka", one))
     }
 
     /// Checks the options, also whether the brokers may be reached like this. Connects to nothing.

@@ -237,8 +237,8 @@ impl Admin {
             let mut stream = TcpStream::connect(&self.broker).await.map_err(not_sent)?;
             let Some(tls) = &self.tls else { return self.exchange(&mut stream, &request).await };
             let host = self.broker.rsplit_once(':').map_or(self.broker.as_str(), |(host, _)| host);
-            let protected = tls.connect(host, stream).await.map_err(|error| not_sent(error.into()))?;
-            self.exchange(&mut Box::pin(protected), &request).await
+            let mut protected = tls.connect(host, stream).await.map_err(|error| not_sent(error.into()))?;
+            self.exchange(&mut protected, &request).await
         };
         let answer = match tokio::time::timeout(self.timeout, exchange).await {
             Ok(answer) => answer?,
