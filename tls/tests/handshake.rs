@@ -180,7 +180,7 @@ async fn a_server_that_hangs_up_is_lost_and_not_refused() {
     tokio::spawn(async move { drop(listener.accept().await.unwrap()) });
     let stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
     let ground = Ground::new();
-    let error = ground.trusting().connect("127.0.0.1", stream).await.unwrap_err();
+    let error = ground.trusting().connect("127.0.0.1", stream).await.map(drop).unwrap_err();
     assert!(matches!(error, HandshakeError::Lost(_)), "{error}");
 }
 
