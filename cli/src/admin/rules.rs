@@ -3,7 +3,7 @@
 mod change;
 
 use super::{now_ms, utc};
-use crate::drivers::{Driver, RulesAt};
+use crate::drivers::{Driver, ON_A_COMMAND_LINE, ReachArgs, RulesAt};
 use crate::outcome::Outcome;
 use crate::services::ServiceOptions;
 use anyhow::{Context, Result};
@@ -109,7 +109,7 @@ pub struct RulesPlace {
     /// The file of the live rules
     #[arg(long, default_value = "rules.toml", conflicts_with = "etcd")]
     file: PathBuf,
-    /// The members of the etcd that holds the rules: http://host:port, separated by commas
+    /// The members of the etcd that holds the rules: host:port, also as https://host:port for TLS, separated by commas
     #[arg(long, value_name = "URL", value_delimiter = ',')]
     etcd: Vec<String>,
     /// The prefix of their keys in etcd
@@ -118,6 +118,8 @@ pub struct RulesPlace {
     /// The user of etcd, whose password is in the environment variable WINDFALL_ETCD_PASSWORD
     #[arg(long, value_name = "NAME", requires = "etcd")]
     etcd_user: Option<String>,
+    #[command(flatten)]
+    reach: ReachArgs,
 }
 
 impl RulesPlace {
@@ -135,7 +137,10 @@ impl RulesPlace {
             }
             None => None,
         };
-        RulesAt::etcd(self.etcd.clone(), self.etcd_prefix.clone(), user).store(Path::new("."), known_brokers)
+        let reach = self.reach.reach();
+        let at = RulesAt::etcd(self.etcd.clone(), self.etcd_prefix.clone(), user, &reach);
+        at.check().with_context(|| format!("--etcd cannot be used ({ON_A_COMMAND_LINE})"))?;
+        at.store(Path::new("."), known_brokers)
     }
 }
 

@@ -40,6 +40,16 @@ pub struct OpenJobs {
 }
 
 impl JobsAt {
+    /// Refuses what cannot be opened as it is asked for. Connects to nothing.
+    pub fn check(&self) -> Result<()> {
+        self.driver().map_or(Ok(()), Driver::check)?;
+        #[cfg(feature = "redis")]
+        if let Self::Redis(options) = self {
+            options.check_address()?;
+        }
+        Ok(())
+    }
+
     /// The driver that it needs.
     pub const fn driver(&self) -> Option<Driver> {
         match self {

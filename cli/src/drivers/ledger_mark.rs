@@ -356,12 +356,20 @@ mod tests {
         let rules = RulesAt::Etcd(options);
         let place = |tenant: &str, host: &str, database: &str, schema: &str| {
             let url = format!("postgres://windfall:secret@{host}/{database}");
-            let at = PostgresAt { url, schema: schema.into(), failover_without_synchronous_standby: false };
+            let at = PostgresAt {
+                url,
+                schema: schema.into(),
+                tls: None,
+                plaintext: true,
+                failover_without_synchronous_standby: false,
+            };
             rules.mark_store(tenant, &at, None).unwrap().unwrap().place()
         };
         let named = PostgresAt {
             url: "postgres://windfall@c/money".into(),
             schema: "windfall".into(),
+            tls: None,
+            plaintext: true,
             failover_without_synchronous_standby: false,
         };
         let named = rules.mark_store("rain", &named, Some("money-of-c")).unwrap().unwrap().place();

@@ -34,7 +34,12 @@ impl Connection {
         if let Some((name, password)) = &options.user {
             connect = connect.with_user(name, password);
         }
-        let client = limited(within, Client::connect(&options.endpoints, Some(connect))).await?;
+        let security = options.security();
+        if let Some(tls) = security.tls() {
+            // The files as they are now: a connection that is made anew takes renewed ones.
+            connect = connect.with_tls(tls.grpc().map_err(|error| error.to_string())?);
+        }
+        let client = limited(within, Client::connect(options.urls(&security), Some(connect))).await?;
         let kv = client.kv_client().max_decoding_message_size(ANSWER_MAX_BYTES);
         Ok(Self { client, kv, within })
     }
@@ -89,7 +94,18 @@ impl Connection {
 
 async fn limited<T>(within: Duration, call: impl Future<Output = Result<T, Error>>) -> Result<T, String> {
     match timeout(within, call).await {
-        Ok(answer) => answer.map_err(|error| error.to_string()),
+        Ok(answer) => answer.map_err(|error| said(&error)),
         Err(_) => Err(format!("no answer within {} ms", within.as_millis())),
     }
+}
+
+/// What an error says; where TLS is the cause, in an operator's words.
+pub(super) fn said(error: &Error) -> String {
+    let by_tls = match error {
+        Error::GRpcStatus(status) => windfall_tls::explain(status),
+        Error::TransportError(error) => windfall_tls::explain(error),
+        Error::IoError(error) => windfall_tls::explain(error),
+        _ => None,
+    };
+    by_tls.map_or_else(|| error.to_string(), |said| format!("it cannot be spoken to by TLS: {said}"))
 }
