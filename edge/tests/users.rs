@@ -223,6 +223,7 @@ async fn endless_key_server(is_slow: bool) -> (String, Arc<AtomicU64>) {
     tokio::spawn(async move {
         let mut slow = Vec::new();
         while let Ok((mut stream, _)) = listener.accept().await {
+            let _asked = stream.read(&mut [0; 1024]).await;
             if is_slow {
                 let _head = stream.write_all(b"HTTP/1.1 200 OK\r\n").await;
                 slow.push(stream);
