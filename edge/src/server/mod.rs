@@ -216,6 +216,8 @@ impl Acceptor {
                 Ok((stream, address)) => {
                     number = number.wrapping_add(1);
                     self.take(stream, address, number).await;
+                    // What came before shows its key, if it has one, before it has to make room.
+                    tokio::task::yield_now().await;
                 }
                 Err(error) => {
                     tracing::warn!(%error, "a connection could not be accepted");

@@ -39,7 +39,7 @@ pub struct ServeOptions {
     /// The number of connections. Beyond it a connection without an authenticated call is closed for a new one; where
     /// there is none, the new one is closed at once. 1 to 1,000,000, default 4,096.
     pub connections_max: usize,
-    /// The number of connections on which no call has been authenticated yet; each takes up to 250 KiB. Beyond it,
+    /// The number of connections on which no call has been authenticated yet; each takes up to 350 KiB. Beyond it,
     /// the oldest of the address with the most is closed for a new one. 1 to 1,000,000, default 256.
     pub unauthenticated_connections_max: usize,
     /// The number of such connections of one address (IPv6: of one /64). Beyond it, the oldest of them is closed for
