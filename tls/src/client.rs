@@ -134,6 +134,9 @@ impl TlsOptions {
                     // An error says what is asked for, and all else says nothing.
                     stream.read(&mut [0]).await.err().and_then(|error| explain(&error))
                 }
+                Err(HandshakeError::Lost(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                    Some("it hung up during the handshake; check that this port takes TLS".into())
+                }
                 Err(HandshakeError::Lost(_)) => None,
                 Err(refused) => Some(refused.to_string()),
             }
