@@ -12,7 +12,9 @@ use std::path::Path;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 /// A connection that TLS protects.
@@ -118,6 +120,28 @@ impl TlsOptions {
                 None => HandshakeError::Lost(error),
             }),
         }
+    }
+
+    /// Why the server at an address (`host:port`) cannot be spoken to by TLS, for clients whose own errors lose it. Connects,
+    /// and waits for what the server has to say after the handshake. `None` where nothing is wrong with TLS, and where that is
+    /// not known within this time.
+    pub async fn probe(&self, address: &str, within: Duration) -> Option<String> {
+        let probe = async {
+            let stream = TcpStream::connect(address).await.ok()?;
+            let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+            match self.connect(host, stream).await {
+                Ok(mut stream) => {
+                    // An error says what is asked for, and all else says nothing.
+                    stream.read(&mut [0]).await.err().and_then(|error| explain(&error))
+                }
+                Err(HandshakeError::Lost(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                    Some("it hung up during the handshake; check that this port takes TLS".into())
+                }
+                Err(HandshakeError::Lost(_)) => None,
+                Err(refused) => Some(refused.to_string()),
+            }
+        };
+        tokio::time::timeout(within, probe).await.ok().flatten()
     }
 
     /// The settings of a connection: the files as they are now. Blocks.

@@ -15,17 +15,15 @@ pub enum Security {
 }
 
 impl Security {
-    /// What a server's options `tls` and `plaintext` come to.
+    /// What a server's options `tls` and `plaintext` come to. Reads no files: those of a server that a process does not use
+    /// need not be there.
     ///
     /// # Errors
-    /// Both at once, and what [`TlsOptions::check`] finds.
+    /// [`TlsError::Contradiction`]: both at once.
     pub fn new(tls: Option<&TlsOptions>, plaintext: bool) -> Result<Self, TlsError> {
         match (tls, plaintext) {
             (Some(_), true) => Err(TlsError::Contradiction),
-            (Some(tls), false) => {
-                tls.check()?;
-                Ok(Self::Tls(tls.clone()))
-            }
+            (Some(tls), false) => Ok(Self::Tls(tls.clone())),
             (None, true) => Ok(Self::Plaintext),
             (None, false) => Ok(Self::Local),
         }

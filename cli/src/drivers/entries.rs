@@ -26,7 +26,7 @@ pub enum EntriesAt {
     #[default]
     Embedded,
     /// Redis, or Redis Cluster, for any number of processes.
-    Redis(RedisEntriesOptions),
+    Redis(Box<RedisEntriesOptions>),
 }
 
 /// A store of jobs.
@@ -62,7 +62,7 @@ impl EntriesAt {
     }
 
     /// How long one call may take, where a server is asked.
-    pub const fn call_timeout_ms(&self) -> Option<u64> {
+    pub fn call_timeout_ms(&self) -> Option<u64> {
         match self {
             Self::Embedded => None,
             Self::Redis(options) => call_timeout_of(options),

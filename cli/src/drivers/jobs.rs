@@ -26,7 +26,7 @@ pub enum JobsAt {
     #[default]
     Embedded,
     /// Redis, or Redis Cluster, for any number of processes.
-    Redis(RedisJobsOptions),
+    Redis(Box<RedisJobsOptions>),
 }
 
 /// A store of jobs.
@@ -69,7 +69,7 @@ impl JobsAt {
     }
 
     /// How long one call may take, where a server is asked.
-    pub const fn call_timeout_ms(&self) -> Option<u64> {
+    pub fn call_timeout_ms(&self) -> Option<u64> {
         match self {
             Self::Embedded => None,
             Self::Redis(options) => call_timeout_of(options),

@@ -269,7 +269,7 @@ impl RulesAt {
                     Some(name) => format!("ledger-mark/{tenant}/{name}"),
                     None => format!("ledger-mark/{tenant}/{}", ledger.ledger_name()?),
                 };
-                let value = windfall_config::etcd::EtcdValue::new(options.clone(), &name)?;
+                let value = windfall_config::etcd::EtcdValue::new((**options).clone(), &name)?;
                 Ok(Some(Arc::new(etcd::EtcdMark::new(value))))
             }
             #[cfg(not(feature = "etcd"))]
@@ -353,7 +353,7 @@ mod tests {
             endpoints: vec!["http://127.0.0.1:1".into()],
             ..windfall_config::etcd::EtcdOptions::default()
         };
-        let rules = RulesAt::Etcd(options);
+        let rules = RulesAt::Etcd(Box::new(options));
         let place = |tenant: &str, host: &str, database: &str, schema: &str| {
             let url = format!("postgres://windfall:secret@{host}/{database}");
             let at = PostgresAt {

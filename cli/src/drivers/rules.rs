@@ -25,7 +25,7 @@ pub enum RulesAt {
     /// This file.
     File(PathBuf),
     /// Keys in etcd; `copy` is set by the process.
-    Etcd(EtcdOptions),
+    Etcd(Box<EtcdOptions>),
 }
 
 /// Follows the live rules until it is closed.
@@ -66,7 +66,7 @@ impl RulesAt {
             let (_, _, _, _) = (urls, prefix, user, reach);
             Absent
         };
-        Self::Etcd(options)
+        Self::Etcd(Box::new(options))
     }
 
     /// Refuses what cannot be opened as it is asked for. Connects to nothing.

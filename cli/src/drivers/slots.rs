@@ -27,7 +27,7 @@ pub enum SlotsAt {
     #[default]
     Embedded,
     /// Redis, or Redis Cluster, for any number of processes.
-    Redis(RedisSlotsOptions),
+    Redis(Box<RedisSlotsOptions>),
 }
 
 /// What the Ok of a call survives.

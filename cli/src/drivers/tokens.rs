@@ -24,7 +24,7 @@ pub enum TokensAt {
     #[default]
     Embedded,
     /// Redis, or Redis Cluster.
-    Redis(RedisOptions),
+    Redis(Box<RedisOptions>),
 }
 
 impl TokensAt {
@@ -44,7 +44,7 @@ impl TokensAt {
             let (_, _, _) = (urls, prefix, reach);
             Absent
         };
-        Self::Redis(options)
+        Self::Redis(Box::new(options))
     }
 
     /// Refuses what cannot be opened as it is asked for. Connects to nothing.

@@ -475,8 +475,11 @@ mod tests {
             assert_eq!(load(&format!("{table}\ntls = {{}}")), Ok(()));
             let both = load(&format!("{table}\nplaintext = true\ntls = {{}}")).unwrap_err();
             assert!(both.contains("contradict"), "{both}");
-            let absent = load(&format!("{table}\ntls = {{ ca_file = \"/nowhere/ca.pem\" }}")).unwrap_err();
-            assert!(absent.contains("tls.ca_file /nowhere/ca.pem"), "{absent}");
+            // A process that does not use the server need not have its files.
+            assert_eq!(load(&format!("{table}\ntls = {{ ca_file = \"/nowhere/ca.pem\" }}")), Ok(()));
+            if data.exists() {
+                std::fs::remove_dir_all(&data).unwrap();
+            }
         }
     }
 

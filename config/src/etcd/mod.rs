@@ -172,6 +172,14 @@ impl EtcdOptions {
                 )));
             }
         }
+        self.check_address()
+    }
+
+    /// Checks whether the members may be reached like this. Reads no files, and connects to nothing.
+    ///
+    /// # Errors
+    /// [`OpenEtcdError::Option`].
+    pub fn check_address(&self) -> Result<(), OpenEtcdError> {
         let security = self.security();
         Security::new(security.tls(), self.plaintext).map_err(refused)?;
         for endpoint in &self.endpoints {
@@ -183,14 +191,6 @@ impl EtcdOptions {
             security.allow_address("etcd", endpoint).map_err(refused)?;
         }
         Ok(())
-    }
-
-    /// Checks the options, also whether the members may be reached like this. Connects to nothing.
-    ///
-    /// # Errors
-    /// [`OpenEtcdError::Option`].
-    pub fn check_address(&self) -> Result<(), OpenEtcdError> {
-        self.check()
     }
 
     /// What protects the connections. [`EtcdOptions::check`] says whether the options are right.

@@ -1,9 +1,11 @@
 //! The options of a ledger in PostgreSQL.
 
 use super::link::Address;
+use super::tls;
 use crate::error::OpenError;
 use crate::model::Unbudgeted;
 use std::time::Duration;
+use tokio_postgres::Config;
 use windfall_tls::TlsOptions;
 
 /// Options of a ledger in PostgreSQL.
@@ -70,12 +72,16 @@ impl PostgresOptions {
         Ok(Address::new(url, self)?.ledger_name())
     }
 
-    /// Checks these options and the address, also whether the server may be reached like this. Connects to nothing.
+    /// Checks whether the server at this address may be reached like this. Reads no files, and connects to nothing; an address
+    /// that is not understood is refused when it is opened.
     ///
     /// # Errors
     /// [`OpenError::Invalid`].
     pub fn check_address(&self, url: &str) -> Result<(), OpenError> {
-        Address::new(url, self).map(drop)
+        match tls::readable(url).parse::<Config>() {
+            Ok(mut config) => tls::secure(&mut config, self).map(drop),
+            Err(_) => Ok(()),
+        }
     }
 
     pub(crate) fn check(&self) -> Result<(), OpenError> {

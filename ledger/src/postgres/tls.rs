@@ -60,6 +60,7 @@ pub(super) fn secure(config: &mut Config, options: &PostgresOptions) -> Result<S
     if let Some(tls) = security.tls()
         && tls.server_name.is_none()
         && hosts.is_empty()
+        && !addresses.is_empty()
     {
         return invalid(
             "the PostgreSQL address has a hostaddr and no host, so nothing says which name the server's \

@@ -288,7 +288,10 @@ impl KafkaOptions {
                 "librdkafka.\"{owned}\" is set by the driver: use the option that stands for it"
             ));
         }
-        self.check_security().map_err(|error| OpenError::Invalid(format!("kafka: {error}")))?;
+        self.check_address()?;
+        if let Some(tls) = &self.tls {
+            tls.check().map_err(|error| OpenError::Invalid(format!("kafka: {error}")))?;
+        }
         if self.tls.as_ref().is_some_and(|tls| tls.server_name.is_some()) {
             return invalid(
                 "tls.server_name cannot be set: each broker must bear the name that it is known by (advertised.listeners)"
@@ -304,12 +307,12 @@ impl KafkaOptions {
         servers.try_for_each(|one| security.allow_address("Kafka", one))
     }
 
-    /// Checks the options, also whether the brokers may be reached like this. Connects to nothing.
+    /// Checks whether the brokers may be reached like this. Reads no files, and connects to nothing.
     ///
     /// # Errors
     /// [`OpenError::Invalid`].
     pub fn check_address(&self) -> Result<(), OpenError> {
-        self.check()
+        self.check_security().map_err(|error| OpenError::Invalid(format!("kafka: {error}")))
     }
 
     pub(super) fn connect_timeout(&self) -> Duration {

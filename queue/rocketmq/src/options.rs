@@ -159,7 +159,10 @@ impl RocketOptions {
         if self.access_key.is_some() != self.secret_key.is_some() {
             return Err(OpenError::Invalid("access_key and secret_key come together or not at all".into()));
         }
-        self.check_security().map_err(|error| OpenError::Invalid(error.to_string()))?;
+        self.check_address()?;
+        if let Some(tls) = &self.tls {
+            tls.check().map_err(|error| OpenError::Invalid(error.to_string()))?;
+        }
         self.client().check().map_err(|error| OpenError::Invalid(error.to_string()))
     }
 
@@ -168,12 +171,12 @@ impl RocketOptions {
         self.endpoints.iter().chain(&self.admin).try_for_each(|one| security.allow_address("RocketMQ", one))
     }
 
-    /// Checks the options, also whether the servers may be reached like this. Connects to nothing.
+    /// Checks whether the servers may be reached like this. Reads no files, and connects to nothing.
     ///
     /// # Errors
     /// [`OpenError::Invalid`].
     pub fn check_address(&self) -> Result<(), OpenError> {
-        self.check()
+        self.check_security().map_err(|error| OpenError::Invalid(error.to_string()))
     }
 
     pub(super) fn client(&self) -> ClientOptions {

@@ -144,12 +144,12 @@ impl RedisSlotsOptions {
         self.access().addresses()
     }
 
-    /// Checks the options, also whether the server may be reached like this. Connects to nothing.
+    /// Checks whether the server may be reached like this. Reads no files, and connects to nothing.
     ///
     /// # Errors
     /// [`OpenRedisError::Invalid`].
     pub fn check_address(&self) -> Result<(), OpenRedisError> {
-        self.check().map(drop)
+        self.access().addresses().map(drop)
     }
 
     fn access(&self) -> Access<'_> {
