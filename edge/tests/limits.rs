@@ -575,6 +575,26 @@ async fn heads_that_are_large_and_calls_that_are_many_pass_at_once_with_a_key() 
     assert_eq!(running.metric("windfall_edge_unauthenticated_connections"), 0.0);
 }
 
+/// All calls of a burst may begin before the first one's key is looked at.
+#[tokio::test]
+async fn a_burst_of_a_known_caller_is_answered_whatever_strangers_may_do() {
+    let running = running(ServeOptions { unauthenticated_calls_max: 1, ..options() }).await;
+    let channel = channel(running.server.address()).await;
+    let key = bearer(&running.keys.send.text);
+    let call = |channel: Channel, key: String| async move {
+        SendClient::new(channel).send_bonus(with(order("a"), &[("authorization", &key)])).await
+    };
+    call(channel.clone(), key.clone()).await.unwrap();
+    for _ in 0..4 {
+        let burst: Vec<_> = (0..256).map(|_| tokio::spawn(call(channel.clone(), key.clone()))).collect();
+        for one in burst {
+            one.await.unwrap().unwrap();
+        }
+    }
+    let cut = running.metric("windfall_edge_cut_connections_total{reason=\"calls_without_key\"}");
+    assert_eq!(cut, 0.0);
+}
+
 #[tokio::test]
 async fn streams_of_a_connection_have_a_limit() {
     let running = running(ServeOptions { streams_max: 2, ..options() }).await;

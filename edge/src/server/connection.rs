@@ -239,10 +239,10 @@ impl Connection {
         self.watch.judge(now, &self.shared.times, self.is_http2)
     }
 
-    /// Whether a connection that was asked to leave so long ago need not be waited for: it has no call, or goes on
-    /// making some.
+    /// Whether a connection that was asked to leave so long ago need not be waited for: it is a newcomer without a call, or goes
+    /// on making some. That of a known caller ends by itself, when the peer has heard of it and has read all answers.
     fn is_gone(&self, since: Duration) -> bool {
-        since > self.shared.times.call || (since > LEAVE_WITHIN && self.watch.is_idle())
+        since > self.shared.times.call || (since > LEAVE_WITHIN && self.watch.is_idle_newcomer())
     }
 }
 

@@ -47,7 +47,10 @@ pub(super) struct Newcomer {
 /// Who can be told from others by the address: an IPv4 address, or the /64 of an IPv6 address, of which one host
 /// commonly has all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Peer(IpAddr);
+struct Peer {
+    address: IpAddr,
+    is_trusted: bool,
+}
 
 #[derive(Default)]
 struct Open {
@@ -64,10 +67,9 @@ impl Newcomers {
 
     /// Lets a connection in; another newcomer makes room for it where there is none.
     pub(super) fn admit(self: &Arc<Self>, address: IpAddr, cut: Arc<Cut>) -> Newcomer {
-        let peer = Peer::of(address);
-        let is_trusted = self.trusted.iter().any(|net| net.contains(address));
+        let peer = Peer::of(address, self.trusted.iter().any(|net| net.contains(address)));
         let mut open = self.open.lock();
-        if !is_trusted && open.by_peer.get(&peer).is_some_and(|own| own.len() >= self.per_peer_max) {
+        if !peer.is_trusted && open.by_peer.get(&peer).is_some_and(|own| own.len() >= self.per_peer_max) {
             open.close_oldest(peer, "peer_too_many");
         }
         if open.count >= self.max {
@@ -95,11 +97,12 @@ impl Newcomers {
 }
 
 impl Open {
-    /// The oldest one of the peer that has the most: who opens many loses his own ones.
+    /// The oldest one of the peer that has the most: who opens many loses his own ones. Behind a trusted peer are many
+    /// callers, so it loses one only where nobody else has any.
     fn close_one(&mut self) -> bool {
-        let crowded = self.by_peer.iter().max_by_key(|(_, own)| {
+        let crowded = self.by_peer.iter().max_by_key(|(peer, own)| {
             let oldest = own.first_key_value().map_or(u64::MAX, |(id, _)| *id);
-            (own.len(), std::cmp::Reverse(oldest))
+            (!peer.is_trusted, own.len(), std::cmp::Reverse(oldest))
         });
         let Some((&peer, _)) = crowded else { return false };
         self.close_oldest(peer, "made_room");
@@ -134,13 +137,12 @@ impl Drop for Newcomer {
 }
 
 impl Peer {
-    fn of(address: IpAddr) -> Self {
-        match address.to_canonical() {
-            IpAddr::V6(address) => {
-                Self(Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into())
-            }
-            address @ IpAddr::V4(_) => Self(address),
-        }
+    fn of(address: IpAddr, is_trusted: bool) -> Self {
+        let address = match address.to_canonical() {
+            IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into(),
+            address @ IpAddr::V4(_) => address,
+        };
+        Self { address, is_trusted }
     }
 }
 
@@ -239,6 +241,20 @@ mod tests {
         assert!(trusted.iter().all(|(_, cut)| cut.why().is_none()));
         let near = ["10.2.2.3", "10.2.2.3"].map(|peer| come.from(peer));
         assert_eq!(near[0].1.why(), Some("peer_too_many"));
+    }
+
+    /// A stranger with a few addresses does not push out the callers behind a proxy.
+    #[test]
+    fn a_trusted_peer_makes_room_when_nobody_else_can() {
+        let come = Come::new(6, 4, &["10.0.0.7"]);
+        let proxied: Vec<_> = (0..4).map(|_| come.from("10.0.0.7")).collect();
+        let strangers: Vec<_> =
+            ["10.0.0.8", "10.0.0.9", "10.0.0.8", "10.0.0.9"].map(|own| come.from(own)).into();
+        assert!(proxied.iter().all(|(_, cut)| cut.why().is_none()));
+        let why: Vec<_> = strangers.iter().map(|(_, cut)| cut.why()).collect();
+        assert_eq!(why, [Some("made_room"), Some("made_room"), None, None]);
+        assert!(come.newcomers.make_room() && come.newcomers.make_room() && come.newcomers.make_room());
+        assert_eq!(proxied[0].1.why(), Some("made_room"));
     }
 
     #[test]

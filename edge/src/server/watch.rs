@@ -70,7 +70,11 @@ struct Calls {
     begun: BTreeMap<u64, Instant>,
     /// Those of them that showed no key (yet), with the time of their answers.
     unknown: BTreeMap<u64, Option<Instant>>,
+    /// The calls of a newcomer in a row that showed no key (yet).
     unknown_in_a_row: u32,
+    /// The calls in a row that are over, or answered, and showed none. A call that was not looked at yet does not count:
+    /// many may begin before the first one's key is seen.
+    without_key_in_a_row: u32,
     is_known: bool,
     newcomer: Option<Newcomer>,
     bytes_read: usize,
@@ -139,6 +143,7 @@ impl Watch {
             begun: BTreeMap::new(),
             unknown: BTreeMap::new(),
             unknown_in_a_row: 0,
+            without_key_in_a_row: 0,
             is_known: false,
             newcomer: Some(newcomer),
             bytes_read: 0,
@@ -167,21 +172,30 @@ impl Watch {
         calls.next += 1;
         calls.begun.insert(number, Instant::now());
         calls.unknown.insert(number, None);
-        calls.unknown_in_a_row = calls.unknown_in_a_row.saturating_add(1);
-        if calls.unknown_in_a_row > self.limits.calls_max.saturating_mul(2) {
-            // It was asked to leave, and goes on.
-            self.cut.end("calls_without_key");
+        if !calls.is_known {
+            calls.unknown_in_a_row = calls.unknown_in_a_row.saturating_add(1);
         }
         OnWatch { watch: Arc::clone(self), number }
     }
 
-    pub(super) fn is_idle(&self) -> bool {
-        self.calls.lock().begun.is_empty()
+    /// A newcomer that was asked to leave and goes on is cut. A known caller has calls in flight, and is asked alone.
+    fn count_without_key(&self, calls: &mut Calls) {
+        calls.without_key_in_a_row = calls.without_key_in_a_row.saturating_add(1);
+        if !calls.is_known && calls.without_key_in_a_row > self.limits.calls_max.saturating_mul(2) {
+            self.cut.end("calls_without_key");
+        }
+    }
+
+    /// Whether it is a newcomer without a call. A known caller's answers may be on their way, and calls that he made
+    /// before he heard that he should leave.
+    pub(super) fn is_idle_newcomer(&self) -> bool {
+        let calls = self.calls.lock();
+        !calls.is_known && calls.begun.is_empty()
     }
 
     /// Whether the next answer should be the last one, where the protocol lets an answer say so.
     pub(super) fn should_say_goodbye(&self) -> bool {
-        self.opened_at.elapsed() > self.age || self.calls.lock().unknown_in_a_row > self.limits.calls_max
+        self.opened_at.elapsed() > self.age || self.calls.lock().without_key_in_a_row > self.limits.calls_max
     }
 
     /// A poll of the connection begins. The reader of frames reads as long as there is something, and hands over one
@@ -264,7 +278,7 @@ impl Watch {
         if is_http2 && since(&self.opened_at) > self.age {
             return Verdict::Leave("age");
         }
-        if calls.unknown_in_a_row > self.limits.calls_max {
+        if calls.without_key_in_a_row > self.limits.calls_max {
             return Verdict::Leave("calls_without_key");
         }
         let quiet = if calls.begun.is_empty() { since(&calls.quiet_since) } else { Duration::ZERO };
@@ -291,7 +305,7 @@ impl Held for OnWatch {
         if calls.unknown.remove(&self.number).is_none() {
             return;
         }
-        calls.unknown_in_a_row = 0;
+        (calls.unknown_in_a_row, calls.without_key_in_a_row) = (0, 0);
         if calls.is_known {
             return;
         }
@@ -307,11 +321,12 @@ impl Held for OnWatch {
 
     fn answered(&self) {
         let mut calls = self.watch.calls.lock();
-        if let Some(answered) = calls.unknown.get_mut(&self.number) {
-            *answered = Some(Instant::now());
-            if calls.unknown.values().flatten().count() > UNREAD_MAX {
-                self.watch.cut.end("refusal_unread");
-            }
+        let Some(answered) = calls.unknown.get_mut(&self.number) else { return };
+        if answered.replace(Instant::now()).is_none() {
+            self.watch.count_without_key(&mut calls);
+        }
+        if calls.unknown.values().flatten().count() > UNREAD_MAX {
+            self.watch.cut.end("refusal_unread");
         }
     }
 }
@@ -320,7 +335,10 @@ impl Drop for OnWatch {
     fn drop(&mut self) {
         let mut calls = self.watch.calls.lock();
         calls.begun.remove(&self.number);
-        calls.unknown.remove(&self.number);
+        if let Some(None) = calls.unknown.remove(&self.number) {
+            // Its caller has given it up before it had an answer.
+            self.watch.count_without_key(&mut calls);
+        }
         if calls.unknown.is_empty() {
             calls.bytes_in_hand = 0;
         }
@@ -445,6 +463,22 @@ mod tests {
         assert_eq!(other.judge(Instant::now(), &TIMES, true), Verdict::Keep);
         other.has_read(1 << 20);
         assert_eq!(other.judge(Instant::now(), &TIMES, true), Verdict::Keep);
+    }
+
+    /// All of them begin before the first one's key is looked at.
+    #[test]
+    fn a_known_caller_may_begin_many_calls_at_once() {
+        let watch = watch();
+        watch.begin().authenticated();
+        let burst: Vec<_> = (0..250).map(|_| watch.begin()).collect();
+        assert_eq!((watch.cut().why(), watch.judge(Instant::now(), &TIMES, true)), (None, Verdict::Keep));
+        burst.iter().for_each(Held::authenticated);
+        drop(burst);
+        assert_eq!(watch.judge(Instant::now(), &TIMES, true), Verdict::Keep);
+        // One who has a key and uses it no more is asked to leave, and not cut.
+        (0..200).for_each(|_| watch.begin().answered());
+        assert_eq!(watch.cut().why(), None);
+        assert_eq!(watch.judge(Instant::now(), &TIMES, true), Verdict::Leave("calls_without_key"));
     }
 
     #[test]
