@@ -581,7 +581,7 @@ async fn a_burst_of_a_known_caller_is_answered_whatever_strangers_may_do() {
     let running = running(ServeOptions { unauthenticated_calls_max: 1, ..options() }).await;
     let channel = channel(running.server.address()).await;
     let key = bearer(&running.keys.send.text);
-    let call = |channel: Channel, key: String| async move {
+    let call = |channel: tonic::transport::Channel, key: String| async move {
         SendClient::new(channel).send_bonus(with(order("a"), &[("authorization", &key)])).await
     };
     call(channel.clone(), key.clone()).await.unwrap();
