@@ -7,7 +7,7 @@ mod fixture;
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD as B64};
 use fixture::http::{JSON, Reply, bearer, channel, request, with};
 use fixture::jwt::{AUDIENCE, ISSUER, Issuer, NOW_S, claims, header, signed_part};
-use fixture::{Running, options, start, until};
+use fixture::{Running, options, start};
 use ring::hmac;
 use serde_json::{Value, json};
 use std::fs;
@@ -17,7 +17,6 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tonic::Code;
 use windfall_contract::Clock;
-use windfall_edge::ServeOptions;
 use windfall_proto::v1::tokens_client::TokensClient;
 
 async fn with_key_file(issuer: &Issuer, more: &str) -> Running {
@@ -212,63 +211,4 @@ async fn an_endless_key_set_is_cut_off() {
     let running = start(options(), &users, Clock::from_unix_ms(|| NOW_S * 1_000)).await;
     let token = Issuer::new().sign(&header("EdDSA", "ed"), &claims());
     assert_eq!(list(&running, &token).await.status, 503);
-}
-
-/// Serves keys that never come to their end: as fast as they are taken, or not at all. It counts the bytes.
-async fn endless_key_server(is_slow: bool) -> (String, Arc<AtomicU64>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}/jwks", listener.local_addr().unwrap());
-    let sent = Arc::new(AtomicU64::new(0));
-    let count = Arc::clone(&sent);
-    tokio::spawn(async move {
-        let mut slow = Vec::new();
-        while let Ok((mut stream, _)) = listener.accept().await {
-            let _asked = stream.read(&mut [0; 1024]).await;
-            if is_slow {
-                let _head = stream.write_all(b"HTTP/1.1 200 OK\r\n").await;
-                slow.push(stream);
-                continue;
-            }
-            let _head = stream.write_all(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n").await;
-            let chunk = [b"10000\r\n".as_slice(), &[b' '; 0x10000], b"\r\n"].concat();
-            while stream.write_all(&chunk).await.is_ok() {
-                count.fetch_add(0x10000, SeqCst);
-            }
-        }
-    });
-    (url, sent)
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn keys_that_never_come_cost_little_and_hold_up_nobody_else() {
-    for is_slow in [false, true] {
-        let (url, sent) = endless_key_server(is_slow).await;
-        let users =
-            format!("[users.jwt]\njwks_url = \"{url}\"\nissuer = \"{ISSUER}\"\naudience = \"{AUDIENCE}\"\n");
-        let few = ServeOptions { calls_max: 80, ..options() };
-        let running = Arc::new(start(few, &users, Clock::from_unix_ms(|| NOW_S * 1_000)).await);
-        let token = Issuer::new().sign(&header("EdDSA", "ed"), &claims());
-        let waiting: Vec<_> = (0..100)
-            .map(|_| {
-                let (running, token) = (Arc::clone(&running), token.clone());
-                tokio::spawn(async move { list(&running, &token).await.status })
-            })
-            .collect();
-        // Calls without a user's token do not wait, and have places.
-        if is_slow {
-            until("the others wait", async || running.metric("windfall_edge_calls_in_hand") >= 64.0).await;
-        }
-        for _ in 0..20 {
-            let key = bearer(&running.keys.send.text);
-            let headers = [("authorization", key.as_str()), JSON];
-            let reply = request(running.server.address(), "POST", "/v1/bonuses/send", &headers, "{}").await;
-            assert_eq!(reply.status, 200, "{reply:?}");
-        }
-        for call in waiting {
-            assert_eq!(call.await.unwrap(), 503);
-        }
-        assert_eq!(running.access.user_key_fetches(), (0, 1));
-        // What was taken, and what the system has on the way.
-        assert!(sent.load(SeqCst) < 32 << 20, "{} bytes were taken", sent.load(SeqCst));
-    }
 }

@@ -1,7 +1,7 @@
-//! Those who have no key, and names that never come again: both cost memory that has a bound.
+//! Those who have no key: what they cost has a bound.
 
-use super::{GRANT_BATCH, SEND, Target, WALLET, code, reward};
-use serde_json::{Value, json};
+use super::{SEND, Target, WALLET, code, reward};
+use serde_json::json;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -9,9 +9,6 @@ use windfall_tests::keyless::{ATTACKS, Siege};
 
 /// How long each attack goes on.
 const SIEGE: Duration = Duration::from_secs(2);
-/// More than three times what is kept of names at a time.
-const NAMES: usize = 200_000;
-const BATCH: usize = 1_000;
 
 #[test]
 fn who_has_no_key_takes_little_memory_and_the_others_go_on() {
@@ -47,24 +44,4 @@ fn p99(target: &Target) -> Duration {
     }
     times.sort_unstable();
     times[(times.len() - 1) * 99 / 100]
-}
-
-/// Each order is of a bonus type, an activity and a scene of its own, by a caller that may grant.
-#[test]
-fn names_that_never_come_again_take_little_memory() {
-    let target = Target::start("", &[], "");
-    for begin in (0..NAMES).step_by(BATCH) {
-        let event = |nth: usize| -> Value {
-            let mut event = reward(&format!("name:{nth}"), 42, 1);
-            event["bonus"]["type"] = json!(format!("t{nth}"));
-            event["activity"] = json!(format!("a{nth}"));
-            event["scene"] = json!(format!("s{nth}"));
-            event
-        };
-        let events: Vec<_> = (begin..begin + BATCH).map(event).collect();
-        let granted = target.ok("grants", None, GRANT_BATCH, &json!({"events": events}));
-        assert_eq!(granted["replies"].as_array().map(Vec::len), Some(BATCH), "{granted}");
-    }
-    target.within_memory("names");
-    target.stop(&[]);
 }

@@ -3,7 +3,7 @@
 //!
 //! `tokens`: what is not the user's, or was changed. `money`: withdrawals again, sums beyond 64 bits, users in bodies.
 //! `callers`: keys, roles and signed users. `smuggling`: requests of two meanings. `floods`: too long, too slow, too
-//! dense, compressed. `keyless`: who has no key, and names without end. `downstream`: a paying system that lies.
+//! dense, compressed. `keyless`: who has no key. `downstream`: a paying system that lies.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod callers;
