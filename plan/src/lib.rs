@@ -22,9 +22,9 @@
 //! let cash = TypeInput { rate_per_s: Some(300_000), ..TypeInput::new("cash") };
 //! let inputs = Inputs { rewards_per_s: 3_500_000, for_s: 180, types: vec![cash], ..Inputs::default() };
 //! let plan = Plan::new(&inputs, &Costs::default())?;
-//! // 630 million rewards at 300,000 per second take 35 minutes, 3 of which are those of the load itself.
+//! // 630 million rewards at 300,000 per second take 35 minutes from the first send.
 //! let cash = &plan.drains[0];
-//! assert!((cash.fluid_s - 1_920.0).abs() < 1.0);
+//! assert!((cash.fluid_s - 2_100.0).abs() < 1.0);
 //! assert!((cash.simulated_s / cash.fluid_s - 1.0).abs() < 0.02);
 //! # Ok::<(), windfall_plan::PlanError>(())
 //! ```

@@ -5,7 +5,7 @@ use crate::figure::Figure;
 use crate::inputs::{Inputs, PlanError};
 use crate::numbers::{ceil, narrow, real, round, seconds, text};
 use crate::sim::{self, LedgerModel, Outcome, Pacing, Scenario, TypeLoad};
-use crate::sizing::{self, Flow};
+use crate::sizing::{self, Flow, MASTER_PART};
 use serde::Serialize;
 
 /// Packs of a simulated load at most, so that a festival takes seconds.
@@ -91,12 +91,12 @@ impl Plan {
     }
 }
 
-/// The load as the simulation takes it: a queue per type, and ledgers of the measured speed.
+/// The load as the simulation takes it: a queue per type with its two topics, and ledgers of the measured speed.
 fn scenario(inputs: &Inputs, costs: &Costs, flow: &Flow, ledgers: f64) -> Scenario {
-    let types = inputs.types.iter().zip(&flow.come_per_s).enumerate().map(|(topic, (one, come))| TypeLoad {
+    let types = inputs.types.iter().zip(&flow.come_per_s).enumerate().map(|(nth, (one, come))| TypeLoad {
         name: one.name.clone(),
         events: round(come * real(inputs.for_s)).max(1),
-        topic,
+        topics: vec![(2 * nth, MASTER_PART), (2 * nth + 1, 1.0 - MASTER_PART)],
         limit: one.rate_per_s.map(with_burst),
         priority: one.priority,
         connector_ms: one.by_connector.then(|| costs.of(Key::ConnectorMs)),
@@ -116,6 +116,8 @@ fn scenario(inputs: &Inputs, costs: &Costs, flow: &Flow, ledgers: f64) -> Scenar
         pacing: Pacing {
             lane_events_max: own.lane_events_max * consumers,
             in_flight_max: own.in_flight_max * consumers,
+            // Five times coarser than the product looks, and five times quicker.
+            look_ms: 10.0,
             ..own
         },
         ledger: LedgerModel {

@@ -6,7 +6,7 @@ use crate::inputs::Inputs;
 use crate::numbers::{ceil, real};
 
 /// Part of the users whose events go to the master topic; the rest go to the backup topic.
-const MASTER_PART: f64 = 0.9;
+pub(crate) const MASTER_PART: f64 = 0.9;
 /// Open packs of one queue, side and type in a sender: `SdkOptions::shards`.
 const OPEN_PACKS: f64 = 2.0;
 /// Events of a pack at most.

@@ -22,6 +22,11 @@ impl Random {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
+    /// From 0 up to, and without, `count`.
+    pub fn below(&mut self, count: usize) -> usize {
+        usize::try_from(self.next() % count.max(1) as u64).unwrap_or(0)
+    }
+
     /// A value around `mean`: within half of it to either side, evenly.
     pub fn around(&mut self, mean: f64) -> f64 {
         mean * (0.5 + self.unit())

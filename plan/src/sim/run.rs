@@ -2,8 +2,8 @@
 
 use super::outcome::{Outcome, Tally};
 use super::random::Random;
-use super::scenario::Scenario;
-use super::topic::{Lane, Pack, Topic};
+use super::scenario::{Scenario, TypeLoad};
+use super::topic::{Pack, Topic};
 use crate::numbers::{ceil, narrow, real, round};
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BinaryHeap, VecDeque};
@@ -12,7 +12,7 @@ use windfall_limiter::{Fuse, Limit, Limiter, Now, TypeId, TypeLimit, Wait};
 /// A limit that never matters.
 const UNLIMITED: Limit = Limit { rate_per_s: Limit::RATE_PER_S_MAX, burst: Limit::BURST_MAX };
 /// A type that brings so large a part of its topic, 1 in so many, paces the topic.
-const LARGE_PART: u64 = 4;
+const LARGE_PART: f64 = 4.0;
 
 /// Runs a scenario until everything is credited, or its end.
 pub fn simulate(scenario: &Scenario) -> Outcome {
@@ -47,6 +47,7 @@ enum Event {
 
 /// Grants of one type that are asked for together.
 struct Call {
+    topic: usize,
     kind: usize,
     packs: Vec<Pack>,
     events: u64,
@@ -70,13 +71,11 @@ struct Run<'a> {
     limiter: Limiter,
     ids: Vec<TypeId>,
     topics: Vec<Topic>,
-    lanes: Vec<Lane>,
     /// Types by priority.
     ranks: Vec<usize>,
     /// The time of the look that is scheduled.
     look_at_s: f64,
     calls: VecDeque<Call>,
-    in_flight: u64,
     writers_busy: u32,
     busy_s: f64,
     tallies: Vec<Tally>,
@@ -99,7 +98,8 @@ impl<'a> Run<'a> {
             .collect();
         limiter.apply(global, &rules, Now(0));
         let types = scenario.types.len();
-        let topics = scenario.types.iter().map(|one| one.topic + 1).max().unwrap_or(0);
+        let topics = scenario.types.iter().flat_map(|one| &one.topics).map(|(topic, _)| topic + 1).max();
+        let topic = |topic| Topic::new(&(0..types).map(|kind| bound(scenario, topic, kind)).collect::<Vec<_>>());
         let mut ranks: Vec<usize> = (0..types).collect();
         ranks.sort_by_key(|&kind| scenario.types[kind].priority);
         let mut run = Self {
@@ -110,12 +110,10 @@ impl<'a> Run<'a> {
             scheduled: 0,
             limiter,
             ids,
-            topics: (0..topics).map(|_| Topic::new(types)).collect(),
-            lanes: (0..types).map(|kind| Lane::new(bound(scenario, kind))).collect(),
+            topics: (0..topics.unwrap_or(0)).map(topic).collect(),
             ranks,
             look_at_s: f64::INFINITY,
             calls: VecDeque::new(),
-            in_flight: 0,
             writers_busy: 0,
             busy_s: 0.0,
             tallies: scenario.types.iter().map(|one| Tally::new(&one.name)).collect(),
@@ -128,7 +126,7 @@ impl<'a> Run<'a> {
     }
 
     fn is_over(&self) -> bool {
-        let all = |(tally, load): (&Tally, &super::TypeLoad)| tally.outcome.credited == load.events;
+        let all = |(tally, load): (&Tally, &TypeLoad)| tally.outcome.credited == load.events;
         self.tallies.iter().zip(&self.scenario.types).all(all)
     }
 
@@ -144,9 +142,20 @@ impl<'a> Run<'a> {
         let (first_s, last_s) = (real(sent) * each_s, real(sent + events) * each_s);
         let gathered_s = first_s + self.random.around(last_s - first_s);
         let at_s = gathered_s.min(self.scenario.load_s) + self.scenario.path_ms / 1_000.0;
-        let pack = Pack { kind, events, sent_s: first_s.midpoint(last_s) };
+        let pack = Pack { topic: self.topic_of(kind), kind, events, sent_s: first_s.midpoint(last_s) };
         self.tallies[kind].sent += events;
         self.schedule(at_s.max(self.now_s), Event::Stored(pack));
+    }
+
+    /// The topic of the next pack of a type.
+    fn topic_of(&mut self, kind: usize) -> usize {
+        let topics = &self.scenario.types[kind].topics;
+        let mut point = self.random.unit();
+        let found = topics.iter().find(|(_, part)| {
+            point -= part;
+            point < 0.0
+        });
+        found.or(topics.last()).map_or(0, |(topic, _)| *topic)
     }
 
     fn schedule(&mut self, at_s: f64, what: Event) {
@@ -157,10 +166,10 @@ impl<'a> Run<'a> {
     fn happen(&mut self, what: Event) {
         match what {
             Event::Stored(pack) => {
-                self.topics[self.scenario.types[pack.kind].topic].push(pack);
+                self.topics[pack.topic].push(pack);
                 self.send(pack.kind);
             }
-            Event::BackAgain(pack) => self.topics[self.scenario.types[pack.kind].topic].push(pack),
+            Event::BackAgain(pack) => self.topics[pack.topic].push(pack),
             Event::Look => self.look_at_s = f64::INFINITY,
             Event::Committed(calls) => {
                 self.writers_busy -= 1;
@@ -176,8 +185,7 @@ impl<'a> Run<'a> {
             let at_s = self.now_s + self.random.around(answer_ms) / 1_000.0;
             return self.schedule(at_s, Event::Paid(Call { is_reservation: false, ..call }));
         }
-        self.in_flight -= call.events;
-        self.lanes[call.kind].granting -= call.events;
+        self.topics[call.topic].lanes[call.kind].granting -= call.events;
         for pack in &call.packs {
             self.tallies[call.kind].credited(self.now_s, pack.sent_s, pack.events);
         }
@@ -185,15 +193,19 @@ impl<'a> Run<'a> {
 
     /// Moves packs from the topics to their lanes.
     fn fetch(&mut self) {
+        let pacing = &self.scenario.pacing;
         for topic in 0..self.topics.len() {
             while let Some(&front) = self.topics[topic].front() {
-                if self.lanes[front.kind].has_room() {
-                    self.topics[topic].pop();
-                    self.lanes[front.kind].push(front);
-                } else if self.is_in_the_way(topic, front.kind) && self.may_churn(topic) {
-                    self.topics[topic].pop();
+                let own = &mut self.topics[topic];
+                if own.lanes[front.kind].has_room() {
+                    own.pop();
+                    own.lanes[front.kind].push(front);
+                } else if own.is_in_the_way(front.kind, self.now_s)
+                    && own.may_churn(pacing.churn_per_s, self.now_s)
+                {
+                    own.pop();
                     self.tallies[front.kind].outcome.requeued += front.events;
-                    let delay_ms = real(self.scenario.pacing.requeue_delay_ms) + self.scenario.path_ms;
+                    let delay_ms = real(pacing.requeue_delay_ms) + self.scenario.path_ms;
                     self.schedule(self.now_s + delay_ms / 1_000.0, Event::BackAgain(front));
                 } else {
                     break;
@@ -202,84 +214,53 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Whether a type behind the front has nothing to do and could pass.
-    fn is_in_the_way(&self, topic: usize, kind: usize) -> bool {
-        let lanes = &self.lanes;
-        (0..lanes.len()).any(|other| {
-            other != kind
-                && lanes[other].events == 0
-                && lanes[other].ask_at_s <= self.now_s
-                && self.topics[topic].has(other)
-        })
-    }
-
-    fn may_churn(&mut self, topic: usize) -> bool {
-        let each_s = 1.0 / real(self.scenario.pacing.churn_per_s.max(1));
-        let topic = &mut self.topics[topic];
-        if topic.churned_until_s > self.now_s + 0.05 {
-            return false;
-        }
-        topic.churned_until_s = topic.churned_until_s.max(self.now_s) + each_s;
-        true
-    }
-
-    /// Lets the lanes pass what the limiter admits, by priority.
+    /// Lets the lanes pass what the limiter admits: the consumers in any order, each its lanes by priority.
     fn admit(&mut self) {
-        for rank in 0..self.ranks.len() {
-            let kind = self.ranks[rank];
-            while self.lanes[kind].ask_at_s <= self.now_s {
-                let wanted = self.wanted(kind);
-                if wanted == 0 {
-                    break;
-                }
-                let now = Now(round(self.now_s * 1e9));
-                let admission = self.limiter.admit(self.ids[kind], narrow(wanted), now);
-                let granted = u64::from(admission.granted);
-                if granted > 0 {
-                    self.call(kind, granted);
-                }
-                if granted < wanted {
-                    self.wait(kind, admission.wait);
-                    break;
-                }
+        let first = self.random.below(self.topics.len());
+        for nth in 0..self.topics.len() {
+            let topic = (first + nth) % self.topics.len();
+            for rank in 0..self.ranks.len() {
+                let kind = self.ranks[rank];
+                while self.pass(topic, kind) {}
             }
         }
-        let next_s =
-            self.lanes.iter().filter(|lane| lane.events > 0).map(|lane| lane.ask_at_s).fold(f64::INFINITY, f64::min);
+        let lanes = self.topics.iter().flat_map(|topic| &topic.lanes).filter(|lane| lane.events > 0);
+        let next_s = lanes.map(|lane| lane.ask_at_s).fold(f64::INFINITY, f64::min);
         if next_s > self.now_s && next_s < self.look_at_s {
             self.look_at_s = next_s;
             self.schedule(next_s, Event::Look);
         }
     }
 
-    fn wanted(&self, kind: usize) -> u64 {
-        let pacing = &self.scenario.pacing;
-        let lane = &self.lanes[kind];
-        // Half of what may be in calls is shared, the other half is split among the types.
-        let own = pacing.in_flight_max / 2 / self.lanes.len() as u64;
-        let shared = (pacing.in_flight_max / 2).saturating_sub(self.shared_in_use(own));
-        let room = own.saturating_sub(lane.granting) + shared;
-        lane.events.min(pacing.grant_batch.into()).min(room)
-    }
-
-    fn shared_in_use(&self, own: u64) -> u64 {
-        self.lanes.iter().map(|lane| lane.granting.saturating_sub(own)).sum()
-    }
-
-    fn call(&mut self, kind: usize, events: u64) {
-        let packs = self.lanes[kind].cut(events);
-        self.lanes[kind].granting += events;
-        self.in_flight += events;
-        let is_reservation = self.scenario.types[kind].connector_ms.is_some();
-        self.calls.push_back(Call { kind, packs, events, is_reservation });
-    }
-
-    fn wait(&mut self, kind: usize, wait: Wait) {
-        let look_s = self.scenario.pacing.look_ms / 1_000.0;
-        self.lanes[kind].ask_at_s = match wait {
-            Wait::For(wait) => self.now_s + wait.as_secs_f64().max(look_s),
-            Wait::Never => f64::INFINITY,
-        };
+    /// Asks the limiter for one batch of a lane; returns whether another may follow.
+    fn pass(&mut self, topic: usize, kind: usize) -> bool {
+        let own = &mut self.topics[topic];
+        if own.lanes[kind].ask_at_s > self.now_s {
+            return false;
+        }
+        let wanted = own.wanted(kind, &self.scenario.pacing);
+        if wanted == 0 {
+            return false;
+        }
+        let now = Now(round(self.now_s * 1e9));
+        let admission = self.limiter.admit(self.ids[kind], narrow(wanted), now);
+        let events = u64::from(admission.granted);
+        let lane = &mut own.lanes[kind];
+        if events > 0 {
+            let is_reservation = self.scenario.types[kind].connector_ms.is_some();
+            let packs = lane.cut(events);
+            lane.granting += events;
+            self.calls.push_back(Call { topic, kind, packs, events, is_reservation });
+        }
+        if events < wanted {
+            // Two consumers that look in step would starve one of them for good.
+            let look_s = self.random.around(self.scenario.pacing.look_ms) / 1_000.0;
+            lane.ask_at_s = match admission.wait {
+                Wait::For(wait) => self.now_s + wait.as_secs_f64().max(look_s),
+                Wait::Never => f64::INFINITY,
+            };
+        }
+        events == wanted
     }
 
     /// Starts transactions while calls wait and writers are free.
@@ -335,12 +316,15 @@ fn limit(given: Option<(u64, u32)>) -> Limit {
 
 /// What a lane holds at most. A type that is a large part of its topic is fetched as fast as it passes; a small one may fill
 /// its lane, so that others need not wait behind it.
-fn bound(scenario: &Scenario, kind: usize) -> u64 {
+fn bound(scenario: &Scenario, topic: usize, kind: usize) -> u64 {
     let pacing = &scenario.pacing;
+    let of_topic = |load: &TypeLoad| -> f64 {
+        let parts = load.topics.iter().filter(|(own, _)| *own == topic).map(|(_, part)| part);
+        real(load.events) * parts.sum::<f64>()
+    };
     let load = &scenario.types[kind];
-    let of_topic: u64 =
-        scenario.types.iter().filter(|other| other.topic == load.topic).map(|other| other.events).sum();
-    if load.events * LARGE_PART < of_topic {
+    let all: f64 = scenario.types.iter().map(of_topic).sum();
+    if of_topic(load) * LARGE_PART < all {
         return pacing.lane_events_max;
     }
     let per_s = limit(load.limit).rate_per_s.min(limit(scenario.global).rate_per_s);

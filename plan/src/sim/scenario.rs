@@ -32,8 +32,9 @@ pub struct TypeLoad {
     pub name: String,
     /// The number of its rewards.
     pub events: u64,
-    /// The topic that it goes through; types of one topic wait for each other at its front.
-    pub topic: usize,
+    /// The topics that it goes through, with the part of it that each gets; types of one topic wait for each other at
+    /// its front. Each topic has a consumer of its own.
+    pub topics: Vec<(usize, f64)>,
     /// Its limit per second, and the burst; `None`: none that matters.
     pub limit: Option<(u64, u32)>,
     /// Its rank; the lowest number goes first.
@@ -42,7 +43,8 @@ pub struct TypeLoad {
     pub connector_ms: Option<f64>,
 }
 
-/// The pacing of the consumers, all together: see `[pacing]` of the live rules.
+/// The pacing of the consumer of each topic: see `[pacing]` of the live rules. A fleet's consumers of one topic count as one,
+/// with the sum of their bounds.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pacing {
     /// Events that wait in one lane at most.
@@ -85,7 +87,7 @@ impl Default for Pacing {
             in_flight_max: own.in_hand_max.into(),
             churn_per_s: 1_000,
             requeue_delay_ms: own.requeue_delay_ms,
-            look_ms: 10.0,
+            look_ms: 2.0,
         }
     }
 }

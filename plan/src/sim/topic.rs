@@ -1,23 +1,30 @@
 //! A topic, read in order, and the lanes behind it.
 
+use super::scenario::Pacing;
+use crate::numbers::real;
 use std::collections::VecDeque;
+
+/// Churn that may be owed before the fetch waits.
+const CHURN_AHEAD_S: f64 = 0.05;
 
 /// Events that travel together.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pack {
+    pub topic: usize,
     pub kind: usize,
     pub events: u64,
     /// When they were sent, on average.
     pub sent_s: f64,
 }
 
-/// Packs in their order, and how many of each type are among them.
-#[derive(Debug, Default)]
+/// Packs in their order, how many of each type are among them, and the lanes of the topic's consumer by type.
+#[derive(Debug)]
 pub(crate) struct Topic {
     packs: VecDeque<Pack>,
     waiting: Vec<u64>,
+    pub lanes: Vec<Lane>,
     /// The time up to which the requeues so far have used up what `churn_per_s` allows.
-    pub churned_until_s: f64,
+    churned_until_s: f64,
 }
 
 /// What waits for the limit of a type.
@@ -28,14 +35,20 @@ pub(crate) struct Lane {
     /// Events in calls.
     pub granting: u64,
     /// The lane's bound.
-    pub most: u64,
+    most: u64,
     /// Not asked for again before.
     pub ask_at_s: f64,
 }
 
 impl Topic {
-    pub fn new(types: usize) -> Self {
-        Self { waiting: vec![0; types], ..Self::default() }
+    /// A topic whose lanes hold so many events at most.
+    pub fn new(bounds: &[u64]) -> Self {
+        Self {
+            packs: VecDeque::new(),
+            waiting: vec![0; bounds.len()],
+            lanes: bounds.iter().map(|&most| Lane::new(most)).collect(),
+            churned_until_s: 0.0,
+        }
     }
 
     pub fn push(&mut self, pack: Pack) {
@@ -53,14 +66,36 @@ impl Topic {
         Some(pack)
     }
 
-    /// Whether packs of a type wait here.
-    pub fn has(&self, kind: usize) -> bool {
-        self.waiting[kind] > 0
+    /// Whether a type behind the front has nothing to do and could pass.
+    pub fn is_in_the_way(&self, kind: usize, now_s: f64) -> bool {
+        let could_pass = |lane: &Lane| lane.events == 0 && lane.ask_at_s <= now_s;
+        (0..self.lanes.len())
+            .any(|other| other != kind && self.waiting[other] > 0 && could_pass(&self.lanes[other]))
+    }
+
+    /// Whether another record may be sent back now.
+    pub fn may_churn(&mut self, churn_per_s: u64, now_s: f64) -> bool {
+        if self.churned_until_s > now_s + CHURN_AHEAD_S {
+            return false;
+        }
+        self.churned_until_s = self.churned_until_s.max(now_s) + 1.0 / real(churn_per_s.max(1));
+        true
+    }
+
+    /// Events of a type that may be asked for. Half of what may be in calls is shared, the other half is split among the
+    /// types.
+    pub fn wanted(&self, kind: usize, pacing: &Pacing) -> u64 {
+        let half = pacing.in_flight_max / 2;
+        let own = half / self.lanes.len() as u64;
+        let shared: u64 = self.lanes.iter().map(|lane| lane.granting.saturating_sub(own)).sum();
+        let lane = &self.lanes[kind];
+        let room = own.saturating_sub(lane.granting) + half.saturating_sub(shared);
+        lane.events.min(pacing.grant_batch.into()).min(room)
     }
 }
 
 impl Lane {
-    pub fn new(most: u64) -> Self {
+    fn new(most: u64) -> Self {
         Self { most, ..Self::default() }
     }
 
