@@ -45,7 +45,9 @@ pub enum CostError {
     #[error("the file of costs is no JSON: {0}")]
     NoJson(String),
     /// It has neither rows nor costs.
-    #[error("the file of costs has neither \"rows\", as `windfall-bench … --json` prints them, nor \"costs\"")]
+    #[error(
+        "the file of costs has neither \"rows\", as `windfall-bench … --json` prints them, nor \"costs\""
+    )]
     Empty,
     /// It names a cost that there is not.
     #[error("there is no cost {0}; `windfall plan … --json` lists them")]
@@ -113,11 +115,11 @@ costs! {
     PackSlot, "pack_slot_bytes", 65_536.0, "B/pack", Measured, None,
         "sdk/src/options.rs: a pack takes a slot of 64 KiB in the spool, full or not";
     WireEvent, "wire_event_bytes", 200.0, "B/event", Measured, None,
-        "capacity.md, bytes: Kafka's log files ÷ events of the demo";
-    OrderBytes, "order_bytes", 600.0, "B/order", Measured, None,
-        "capacity.md, bytes: tables and indexes in PostgreSQL ÷ orders of the demo";
-    TokenUser, "token_user_bytes", 328.0, "B/token", Measured, None,
-        "capacity.md, bytes: Redis's memory per token of a user who has one";
+        "benchmarks.md, consume.embedded: about 200 bytes per event";
+    OrderBytes, "order_bytes", 567.0, "B/order", Measured, None,
+        "capacity.md: tables and indexes in PostgreSQL ÷ orders, two orders per user";
+    TokenUser, "token_user_bytes", 328.0, "B/token", Extrapolated, None,
+        "benchmarks.md, redis.store: the hash of a user with one token; its key is not in it";
     LingerMs, "linger_ms", 5.0, "ms", Measured, None,
         "sdk/src/options.rs: how long a pack waits for more events (a setting)";
     PathMs, "path_ms", 20.0, "ms", Assumed, None,
@@ -161,14 +163,17 @@ impl Costs {
     /// `{"costs": {"nic_bytes_per_s": 3.1e9}}`, or both in one. Returns the names of what was replaced.
     pub fn replace(&mut self, json: &str) -> Result<Vec<&'static str>, CostError> {
         let file: Value = serde_json::from_str(json).map_err(|error| CostError::NoJson(error.to_string()))?;
-        let (rows, named) = (file.get("rows").and_then(Value::as_array), file.get("costs").and_then(Value::as_object));
+        let (rows, named) =
+            (file.get("rows").and_then(Value::as_array), file.get("costs").and_then(Value::as_object));
         if rows.is_none() && named.is_none() {
             return Err(CostError::Empty);
         }
         let mut replaced = Vec::new();
         for row in rows.into_iter().flatten() {
             for cost in &mut self.0 {
-                let Some(value) = cost.row.and_then(|(name, more)| measured(row, name, more)) else { continue };
+                let Some(value) = cost.row.and_then(|(name, more)| measured(row, name, more)) else {
+                    continue;
+                };
                 cost.set(value, Basis::Measured, "the file of costs, its row of the benchmarks")?;
                 replaced.push(cost.name);
             }

@@ -45,7 +45,14 @@ impl<'a> Figures<'a> {
     }
 
     /// Adds one that leaves the size or the machine at which its costs were measured.
-    pub fn extrapolate(&mut self, name: &str, value: f64, unit: &'static str, formula: &str, keys: &[Key]) -> f64 {
+    pub fn extrapolate(
+        &mut self,
+        name: &str,
+        value: f64,
+        unit: &'static str,
+        formula: &str,
+        keys: &[Key],
+    ) -> f64 {
         self.push(name, value, unit, formula, keys, Basis::Extrapolated)
     }
 

@@ -139,7 +139,8 @@ impl Inputs {
         for (at, one) in self.types.iter().enumerate() {
             let name = &one.name;
             if name.is_empty() || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b)) {
-                wrong.push(format!("{name:?} is no name of a bonus type: letters, digits, _ - . are allowed"));
+                wrong
+                    .push(format!("{name:?} is no name of a bonus type: letters, digits, _ - . are allowed"));
             }
             if self.types[..at].iter().any(|other| other.name == *name) {
                 wrong.push(format!("the type {name} is named twice"));
@@ -162,7 +163,8 @@ impl Inputs {
         } else if open == 0 && !self.types.is_empty() && given < 100.0 - 1e-6 {
             wrong.push(format!("the shares of the types make {given} %, and no type is left for the rest"));
         } else if open > 0 && given > 100.0 - 1e-6 {
-            wrong.push("the shares of the types make 100 %, and nothing is left for those without one".into());
+            wrong
+                .push("the shares of the types make 100 %, and nothing is left for those without one".into());
         }
     }
 
@@ -205,8 +207,9 @@ impl FromStr for TypeInput {
             match part.split_once('=') {
                 Some(("share", value)) => {
                     let share = number(value.trim_end_matches('%'));
-                    one.share_percent =
-                        Some(share.ok_or_else(|| wrong(format!("{value:?} is no share of {name} in per cent")))?);
+                    one.share_percent = Some(
+                        share.ok_or_else(|| wrong(format!("{value:?} is no share of {name} in per cent")))?,
+                    );
                 }
                 Some(("priority", value)) => {
                     one.priority = value

@@ -14,6 +14,7 @@
 //! - [`sim`] follows the backlog by discrete events, with the product's own limiter. `tests/closed_forms.rs` holds it
 //!   against fluid limits, and `tests/reproduces.rs` against measured runs of the demo.
 //! - [`svg`] draws the backlog.
+//! - The feature `args` has the options of the command, so that the page is tested without the binary.
 //!
 //! # Example
 //! ```
@@ -29,6 +30,8 @@
 //! # Ok::<(), windfall_plan::PlanError>(())
 //! ```
 
+#[cfg(feature = "args")]
+mod args;
 mod costs;
 mod figure;
 mod inputs;
@@ -39,6 +42,8 @@ mod sizing;
 pub mod svg;
 mod text;
 
+#[cfg(feature = "args")]
+pub use args::PlanArgs;
 pub use costs::{Basis, Cost, CostError, Costs, Key};
 pub use figure::Figure;
 pub use inputs::{Inputs, PlanError, TypeInput};

@@ -167,8 +167,12 @@ fn bottlenecks(inputs: &Inputs, drains: &[Drain], outcome: &Outcome, sized: &siz
     if let Some(last) = drains.iter().max_by(|one, other| one.simulated_s.total_cmp(&other.simulated_s)) {
         let after_s = last.simulated_s - real(inputs.for_s);
         let why = match last.limit_per_s {
-            _ if outcome.ledger_busy > 0.9 => format!("the ledgers, which are busy {} % of the time", ceil(outcome.ledger_busy * 100.0)),
-            Some(limit) if real(limit) < last.come_per_s => format!("its downstream, which takes {} per second", text(real(limit))),
+            _ if outcome.ledger_busy > 0.9 => {
+                format!("the ledgers, which are busy {} % of the time", ceil(outcome.ledger_busy * 100.0))
+            }
+            Some(limit) if real(limit) < last.come_per_s => {
+                format!("its downstream, which takes {} per second", text(real(limit)))
+            }
             _ if inputs.global_per_s.is_some() => "the global limit".to_owned(),
             _ => "nothing but the way itself".to_owned(),
         };

@@ -44,7 +44,8 @@ impl Flow {
         let sum: f64 = granted_per_s.iter().sum();
         let part = inputs.global_per_s.map_or(1.0, |global| (real(global) / sum).min(1.0));
         granted_per_s.iter_mut().for_each(|granted| *granted *= part);
-        let writes = |(granted, one): (&f64, &crate::TypeInput)| granted * if one.by_connector { 2.0 } else { 1.0 };
+        let writes =
+            |(granted, one): (&f64, &crate::TypeInput)| granted * if one.by_connector { 2.0 } else { 1.0 };
         let written_per_s = granted_per_s.iter().zip(&inputs.types).map(writes).sum();
         Self { total: rate * real(inputs.for_s), come_per_s, granted_per_s, written_per_s }
     }
@@ -127,9 +128,21 @@ impl Sizing<'_> {
         out.extrapolate("events per record", rate / packs_per_s, "", "rewards ÷ records", &keys);
         let bytes = rate * out.costs.of(Key::WireEvent);
         out.extrapolate("bytes per second", bytes, "B/s", "rewards × wire_event_bytes", &[Key::WireEvent]);
-        out.add("rewards waiting at the peak", backlog_max, "", "simulation: the largest backlog over all types", &[]);
+        out.add(
+            "rewards waiting at the peak",
+            backlog_max,
+            "",
+            "simulation: the largest backlog over all types",
+            &[],
+        );
         let bytes = backlog_max * out.costs.of(Key::WireEvent);
-        out.extrapolate("bytes waiting at the peak", bytes, "B", "backlog × wire_event_bytes", &[Key::WireEvent]);
+        out.extrapolate(
+            "bytes waiting at the peak",
+            bytes,
+            "B",
+            "backlog × wire_event_bytes",
+            &[Key::WireEvent],
+        );
         packs_per_s
     }
 
@@ -168,7 +181,13 @@ impl Sizing<'_> {
         let kept = self.retained() * self.cost(Key::WireEvent) * copies;
         let out_bytes = bytes * (copies - 1.0) + read;
         self.out.part("brokers");
-        self.out.extrapolate("disk writes per second", bytes * copies, "B/s", "bytes × replication", &[Key::WireEvent]);
+        self.out.extrapolate(
+            "disk writes per second",
+            bytes * copies,
+            "B/s",
+            "bytes × replication",
+            &[Key::WireEvent],
+        );
         let formula = "bytes × (replication − 1) + what consumers read";
         self.out.extrapolate("network out per second", out_bytes, "B/s", formula, &[Key::WireEvent]);
         self.out.extrapolate(
@@ -180,14 +199,30 @@ impl Sizing<'_> {
         );
         let headroom = self.inputs.headroom;
         let by = [
-            ("brokers for the records", rate * copies / self.cost(Key::BrokerEvents), Key::BrokerEvents,
-             "rewards × replication × headroom ÷ broker_events_per_s: a copy counts as a write"),
-            ("brokers for the network", (bytes * copies).max(out_bytes) / self.cost(Key::Nic), Key::Nic,
-             "the larger of bytes in and out × headroom ÷ nic_bytes_per_s"),
-            ("brokers for the disks' speed", bytes * copies / self.cost(Key::DiskWrite), Key::DiskWrite,
-             "disk writes × headroom ÷ disk_bytes_per_s"),
-            ("brokers for the disks' size", kept / self.cost(Key::DiskSize) / headroom, Key::DiskSize,
-             "disk for the retention ÷ disk_bytes"),
+            (
+                "brokers for the records",
+                rate * copies / self.cost(Key::BrokerEvents),
+                Key::BrokerEvents,
+                "rewards × replication × headroom ÷ broker_events_per_s: a copy counts as a write",
+            ),
+            (
+                "brokers for the network",
+                (bytes * copies).max(out_bytes) / self.cost(Key::Nic),
+                Key::Nic,
+                "the larger of bytes in and out × headroom ÷ nic_bytes_per_s",
+            ),
+            (
+                "brokers for the disks' speed",
+                bytes * copies / self.cost(Key::DiskWrite),
+                Key::DiskWrite,
+                "disk writes × headroom ÷ disk_bytes_per_s",
+            ),
+            (
+                "brokers for the disks' size",
+                kept / self.cost(Key::DiskSize) / headroom,
+                Key::DiskSize,
+                "disk for the retention ÷ disk_bytes",
+            ),
         ];
         let mut most = 0.0_f64;
         for (name, needed, key, formula) in by {
@@ -224,7 +259,9 @@ impl Sizing<'_> {
         self.out.add("orders written per second", flow.written_per_s, "/s", formula, &[]);
         let formula = match self.inputs.ledgers {
             Some(_) => "as --ledgers says",
-            None => "orders written × headroom ÷ ledger_grants_per_s, each with its consumers on machines like the measured one",
+            None => {
+                "orders written × headroom ÷ ledger_grants_per_s, each with its consumers on machines like the measured one"
+            }
         };
         self.out.extrapolate("ledgers (PostgreSQL primaries)", ledgers, "", formula, &keys);
         self.out.extrapolate(
@@ -236,8 +273,20 @@ impl Sizing<'_> {
         );
         let orders = if self.inputs.orders == 0 { self.flow.total } else { real(self.inputs.orders) };
         let bytes = orders * self.cost(Key::OrderBytes);
-        self.out.extrapolate("disk of all ledgers", bytes, "B", "orders × order_bytes, without replicas", &[Key::OrderBytes]);
-        self.out.extrapolate("disk of each ledger", bytes / ledgers, "B", "of all ÷ ledgers", &[Key::OrderBytes]);
+        self.out.extrapolate(
+            "disk of all ledgers",
+            bytes,
+            "B",
+            "orders × order_bytes, without replicas",
+            &[Key::OrderBytes],
+        );
+        self.out.extrapolate(
+            "disk of each ledger",
+            bytes / ledgers,
+            "B",
+            "of all ÷ ledgers",
+            &[Key::OrderBytes],
+        );
         if ledgers > 1.0 {
             self.notes.push(format!(
                 "Windfall cannot split one ledger: a fleet has one, and nothing assigns users to ledgers. {ledgers} ledgers mean \
@@ -263,10 +312,17 @@ impl Sizing<'_> {
         let cores = self.flow.granted() * self.cost(Key::ConsumeCpu) / 1e9 / self.cost(Key::CoreUse);
         self.out.part("consumers");
         let formula = "rewards granted × consume_cpu_ns ÷ core_use, beside the grants that the ledger's figure contains";
-        self.out.extrapolate("cores that read and dispatch", cores, "", formula, &[Key::ConsumeCpu, Key::CoreUse]);
+        self.out.extrapolate(
+            "cores that read and dispatch",
+            cores,
+            "",
+            formula,
+            &[Key::ConsumeCpu, Key::CoreUse],
+        );
         let by_rate = self.flow.granted() / self.cost(Key::ConsumeRate);
         let processes = self.servers("consumers", by_rate, 2.0 * ledgers);
-        let formula = "rewards granted × headroom ÷ consume_events_per_s, at least two per ledger, so that one may die";
+        let formula =
+            "rewards granted × headroom ÷ consume_events_per_s, at least two per ledger, so that one may die";
         self.out.extrapolate("consumer processes", processes, "", formula, &[Key::ConsumeRate]);
         let formula = "not on the way of events, since consumers grant themselves: two for direct grants and the archive of each ledger";
         self.out.add("reward services", 2.0 * ledgers, "", formula, &[]);
@@ -304,7 +360,13 @@ impl Sizing<'_> {
         self.out.extrapolate("cores that list and verify tokens", cores, "", formula, &keys);
         let machines = real(ceil(cores * self.inputs.headroom / self.cost(Key::Cores)).max(2));
         let keys = [Key::TokensVerified, Key::TokensRead, Key::Cores, Key::CoreUse];
-        self.out.extrapolate("machines for token services", machines, "", "cores × headroom ÷ machine_cores", &keys);
+        self.out.extrapolate(
+            "machines for token services",
+            machines,
+            "",
+            "cores × headroom ÷ machine_cores",
+            &keys,
+        );
         self.cover("wallets", machines * self.cost(Key::Cores), cores);
         self.notes.push(
             "The balance that a wallet reads from the ledger was not measured and is not in these cores: read it from replicas \
@@ -331,15 +393,28 @@ impl Sizing<'_> {
         let used_s = rate * (self.cost(Key::RedisAddCpu) + self.cost(Key::RedisFireCpu)) / 1e9;
         let by_cpu = used_s / self.cost(Key::CoreUse);
         let masters = self.servers("timers", by_cpu.max(near_bytes / self.cost(Key::RedisNode)), 1.0);
-        let formula = "the larger of memory ÷ redis_node_bytes and timers-per-s × (add + fire) ÷ core_use, × headroom";
+        let formula =
+            "the larger of memory ÷ redis_node_bytes and timers-per-s × (add + fire) ÷ core_use, × headroom";
         let keys = [Key::NearTimer, Key::RedisNode, Key::RedisAddCpu, Key::RedisFireCpu, Key::CoreUse];
         self.out.extrapolate("Redis masters for timers", masters, "", formula, &keys);
         let far = timers * self.cost(Key::FarTimer);
-        self.out.extrapolate("folder or bucket of far timers", far, "B", "timers × far_timer_bytes", &[Key::FarTimer]);
+        self.out.extrapolate(
+            "folder or bucket of far timers",
+            far,
+            "B",
+            "timers × far_timer_bytes",
+            &[Key::FarTimer],
+        );
         let cores = rate * (self.cost(Key::AddCpu) + self.cost(Key::FireCpu)) / 1e9 / self.cost(Key::CoreUse);
         let formula = "timers-per-s × (timer_add_cpu_ns + timer_fire_cpu_ns) ÷ core_use";
         let keys = [Key::AddCpu, Key::FireCpu, Key::CoreUse];
         self.out.extrapolate("cores of schedulers", cores, "", formula, &keys);
-        self.out.add("schedulers at least", 2.0, "", "so that one may die; one of them keeps the far tier", &[]);
+        self.out.add(
+            "schedulers at least",
+            2.0,
+            "",
+            "so that one may die; one of them keeps the far tier",
+            &[],
+        );
     }
 }

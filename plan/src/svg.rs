@@ -14,9 +14,23 @@ const BOTTOM: f64 = 70.0;
 /// Okabe and Ito's colours, which people with any colour vision tell apart.
 const COLOURS: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"];
 
-/// Rewards that wait, by type, over time. The upper axis is linear, so that areas are reward-seconds; a type whose backlog
-/// is small beside another's is better seen in a plan of its own.
-pub fn backlog(plan: &Plan) -> String {
+/// Both plots of a plan, one below the other.
+pub fn picture(plan: &Plan) -> String {
+    let height = 2.0 * HEIGHT;
+    format!(
+        r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="12">
+<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>
+{}<g transform="translate(0 {HEIGHT})">
+{}</g>
+</svg>
+"##,
+        backlog(plan),
+        drain(plan)
+    )
+}
+
+/// Rewards that wait, by type, over time. Where a type's backlog is small beside another's, the other plot shows it better.
+fn backlog(plan: &Plan) -> String {
     let most = plan.drains.iter().map(|one| real(one.backlog_max)).fold(1.0, f64::max);
     let curves: Vec<Curve<'_>> = plan
         .drains
@@ -24,7 +38,12 @@ pub fn backlog(plan: &Plan) -> String {
         .map(|one| Curve {
             name: &one.name,
             note: format!("all credited after {}", seconds(one.simulated_s)),
-            points: plan.sampled_s.iter().copied().zip(one.backlog.iter().map(|&waits| real(waits))).collect(),
+            points: plan
+                .sampled_s
+                .iter()
+                .copied()
+                .zip(one.backlog.iter().map(|&waits| real(waits)))
+                .collect(),
         })
         .collect();
     draw("Rewards that wait, by type", &curves, most, &|waits| short(waits))
@@ -32,7 +51,7 @@ pub fn backlog(plan: &Plan) -> String {
 
 /// The part of each type's rewards that is credited, over time, in per cent: how a small type drains is as well seen as how a
 /// large one does.
-pub fn drain(plan: &Plan) -> String {
+fn drain(plan: &Plan) -> String {
     let for_s = real(plan.inputs.for_s);
     let curves: Vec<Curve<'_>> = plan
         .drains
@@ -65,12 +84,7 @@ fn draw(title: &str, curves: &[Curve<'_>], most: f64, label: &dyn Fn(f64) -> Str
     let (plot_w, plot_h) = (WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM);
     let x = |at_s: f64| LEFT + at_s / last_s * plot_w;
     let y = |value: f64| TOP + plot_h - value / most * plot_h;
-    let mut out = format!(
-        r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="12">
-<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>
-<text x="{LEFT}" y="22" font-size="15">{title}</text>
-"##
-    );
+    let mut out = format!("<text x=\"{LEFT}\" y=\"22\" font-size=\"15\">{title}</text>\n");
     let mut line = |text: std::fmt::Arguments<'_>| {
         // Writing to a text cannot fail.
         out.write_fmt(text).ok();
@@ -80,7 +94,11 @@ fn draw(title: &str, curves: &[Curve<'_>], most: f64, label: &dyn Fn(f64) -> Str
     while value <= most * 1.0001 {
         let (at, label) = (y(value), label(value));
         line(format_args!(r##"<path d="M{LEFT} {at:.1}H{:.1}" stroke="#dddddd"/>"##, WIDTH - RIGHT));
-        line(format_args!(r#"<text x="{:.1}" y="{:.1}" text-anchor="end">{label}</text>"#, LEFT - 8.0, at + 4.0));
+        line(format_args!(
+            r#"<text x="{:.1}" y="{:.1}" text-anchor="end">{label}</text>"#,
+            LEFT - 8.0,
+            at + 4.0
+        ));
         value += step;
     }
     let mut at_s = 0.0;
@@ -88,10 +106,17 @@ fn draw(title: &str, curves: &[Curve<'_>], most: f64, label: &dyn Fn(f64) -> Str
         let at = x(at_s);
         line(format_args!(r##"<path d="M{at:.1} {:.1}v5" stroke="#000000"/>"##, TOP + plot_h));
         let label = text(at_s);
-        line(format_args!(r#"<text x="{at:.1}" y="{:.1}" text-anchor="middle">{label} s</text>"#, TOP + plot_h + 20.0));
+        line(format_args!(
+            r#"<text x="{at:.1}" y="{:.1}" text-anchor="middle">{label} s</text>"#,
+            TOP + plot_h + 20.0
+        ));
         at_s += step_s;
     }
-    line(format_args!(r##"<path d="M{LEFT} {TOP}V{:.1}H{:.1}" fill="none" stroke="#000000"/>"##, TOP + plot_h, WIDTH - RIGHT));
+    line(format_args!(
+        r##"<path d="M{LEFT} {TOP}V{:.1}H{:.1}" fill="none" stroke="#000000"/>"##,
+        TOP + plot_h,
+        WIDTH - RIGHT
+    ));
     for (nth, curve) in curves.iter().enumerate() {
         let colour = COLOURS[nth % COLOURS.len()];
         let mut path = format!("M{:.1} {:.1}", x(0.0), y(0.0));
@@ -103,7 +128,6 @@ fn draw(title: &str, curves: &[Curve<'_>], most: f64, label: &dyn Fn(f64) -> Str
         line(format_args!(r#"<path d="M{left} {:.1}h18" stroke="{colour}" stroke-width="3"/>"#, base - 4.0));
         line(format_args!(r#"<text x="{}" y="{base}">{}: {}</text>"#, left + 24.0, curve.name, curve.note));
     }
-    out.push_str("</svg>\n");
     out
 }
 
@@ -137,10 +161,9 @@ mod tests {
         let types = ["cash=30000,share=90", "badge=20"].map(|one| one.parse().unwrap());
         let inputs = Inputs { rewards_per_s: 50_000, for_s: 10, types: types.into(), ..Inputs::default() };
         let plan = Plan::new(&inputs, &Costs::default()).unwrap();
-        for picture in [backlog(&plan), drain(&plan)] {
-            assert_eq!(picture.matches("stroke-width=\"2\"").count(), 2);
-            assert!(picture.contains(">cash: ") && picture.contains(">badge: ") && picture.ends_with("</svg>\n"));
-            assert!(!picture.contains("NaN") && !picture.contains("inf"));
-        }
+        let picture = picture(&plan);
+        assert_eq!(picture.matches("stroke-width=\"2\"").count(), 4);
+        assert_eq!((picture.matches(">cash: ").count(), picture.matches(">badge: ").count()), (2, 2));
+        assert!(picture.ends_with("</svg>\n") && !picture.contains("NaN") && !picture.contains("inf"));
     }
 }

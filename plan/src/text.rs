@@ -76,7 +76,17 @@ impl Display for Plan {
 impl Plan {
     fn drain(&self, f: &mut Formatter<'_>) -> fmt::Result {
         writeln!(f, "\ndrain, simulated with seed {}", self.inputs.seed)?;
-        let head = ["type", "rewards", "come", "pass", "waiting at most", "all credited after", "as a fluid", "age p50", "age p99"];
+        let head = [
+            "type",
+            "rewards",
+            "come",
+            "pass",
+            "waiting at most",
+            "all credited after",
+            "as a fluid",
+            "age p50",
+            "age p99",
+        ];
         let mut rows = vec![head.map(str::to_owned).to_vec()];
         for one in &self.drains {
             rows.push(vec![
@@ -95,7 +105,10 @@ impl Plan {
     }
 
     fn costs(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        writeln!(f, "\ncosts   (e: extrapolated beyond the size at which its cost was measured; a: rests on an assumption)")?;
+        writeln!(
+            f,
+            "\ncosts   (e: extrapolated beyond the size at which its cost was measured; a: rests on an assumption)"
+        )?;
         let is_used = |name: &str| self.figures.iter().any(|figure| figure.costs.contains(&name));
         let simulated = ["path_ms", "connector_ms"];
         let used = self.costs.iter().filter(|cost| is_used(cost.name) || simulated.contains(&cost.name));

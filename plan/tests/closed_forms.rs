@@ -25,7 +25,12 @@ fn scenario(load_s: f64, types: Vec<TypeLoad>) -> Scenario {
         pack_events: 64,
         path_ms: 5.0,
         pacing: Pacing { in_flight_max: 100_000, ..Pacing::default() },
-        ledger: LedgerModel { writers: 8, transaction_events_max: 10_000, transaction_ms: 0.5, event_us: 0.5 },
+        ledger: LedgerModel {
+            writers: 8,
+            transaction_events_max: 10_000,
+            transaction_ms: 0.5,
+            event_us: 0.5,
+        },
         sample_s: 0.5,
         end_s: 10_000.0,
     }

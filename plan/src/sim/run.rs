@@ -91,15 +91,15 @@ impl<'a> Run<'a> {
             .types
             .iter()
             .map(|one| {
-                let rule =
-                    TypeLimit { limit: limit(one.limit), fuse: Fuse::Closed, priority: one.priority };
+                let rule = TypeLimit { limit: limit(one.limit), fuse: Fuse::Closed, priority: one.priority };
                 (one.name.clone(), rule)
             })
             .collect();
         limiter.apply(global, &rules, Now(0));
         let types = scenario.types.len();
         let topics = scenario.types.iter().flat_map(|one| &one.topics).map(|(topic, _)| topic + 1).max();
-        let topic = |topic| Topic::new(&(0..types).map(|kind| bound(scenario, topic, kind)).collect::<Vec<_>>());
+        let topic =
+            |topic| Topic::new(&(0..types).map(|kind| bound(scenario, topic, kind)).collect::<Vec<_>>());
         let mut ranks: Vec<usize> = (0..types).collect();
         ranks.sort_by_key(|&kind| scenario.types[kind].priority);
         let mut run = Self {
@@ -216,9 +216,11 @@ impl<'a> Run<'a> {
 
     /// Lets the lanes pass what the limiter admits: the consumers in any order, each its lanes by priority.
     fn admit(&mut self) {
-        let first = self.random.below(self.topics.len());
-        for nth in 0..self.topics.len() {
-            let topic = (first + nth) % self.topics.len();
+        let count = self.topics.len();
+        let (first, is_forward) = (self.random.below(count), self.random.below(2) == 0);
+        for nth in 0..count {
+            let step = if is_forward { nth } else { count - nth };
+            let topic = (first + step) % count;
             for rank in 0..self.ranks.len() {
                 let kind = self.ranks[rank];
                 while self.pass(topic, kind) {}
