@@ -28,39 +28,37 @@ fn hold(path: &Path, expected: &str) {
     assert_eq!(found.len(), expected.len(), "{}", path.display());
 }
 
+const BEGIN: &str = "```\n$ windfall plan ";
+const END: &str = "```\n";
+
 #[test]
 fn the_page_shows_what_its_commands_print() {
     let path = docs("capacity.md");
     let page = std::fs::read_to_string(&path).unwrap();
-    let (mut out, mut commands) = (String::new(), 0);
-    let mut blocks = page.split("```\n");
-    // Outside and inside of blocks by turns.
-    while let Some(text) = blocks.next() {
-        out.push_str(text);
-        let Some(block) = blocks.next() else { break };
-        out.push_str("```\n");
-        match block.strip_prefix("$ windfall plan ") {
-            None => out.push_str(block),
-            Some(rest) => {
-                commands += 1;
-                // The command ends with the first line that does not go on.
-                let lines: Vec<&str> = rest.split_inclusive('\n').collect();
-                let last = lines.iter().position(|line| !line.ends_with("\\\n")).unwrap();
-                let command: String = lines[..=last].concat();
-                let words = command.split_whitespace().filter(|word| *word != "\\");
-                let args = Command::try_parse_from(["plan"].into_iter().chain(words)).unwrap().args;
-                let plan = Plan::new(&args.inputs(), &Costs::default()).unwrap();
-                if let Some(picture) = &args.svg {
-                    hold(
-                        &docs(picture.strip_prefix("docs").unwrap().to_str().unwrap()),
-                        &svg::picture(&plan),
-                    );
-                }
-                out.push_str(&format!("$ windfall plan {command}{plan}"));
-            }
-        }
-        out.push_str("```\n");
+    let (mut out, mut rest, mut commands) = (String::new(), page.as_str(), 0);
+    while let Some(at) = rest.find(BEGIN) {
+        let (before, block) = rest.split_at(at + BEGIN.len());
+        let end = block.find(END).unwrap();
+        // The command ends with the first line that does not go on.
+        let lines: Vec<&str> = block[..end].split_inclusive('\n').collect();
+        let last = lines.iter().position(|line| !line.ends_with("\\\n")).unwrap();
+        let command: String = lines[..=last].concat();
+        out.extend([before, &command, &printed(&command)]);
+        rest = &block[end..];
+        commands += 1;
     }
-    assert!(commands >= 2, "the page has {commands} commands");
+    assert_eq!(commands, 2, "commands of the page");
+    out.push_str(rest);
     hold(&path, &out);
+}
+
+/// What a command prints; its picture is compared as well.
+fn printed(command: &str) -> String {
+    let words = command.split_whitespace().filter(|word| *word != "\\");
+    let args = Command::try_parse_from(["plan"].into_iter().chain(words)).unwrap().args;
+    let plan = Plan::new(&args.inputs(), &Costs::default()).unwrap();
+    if let Some(picture) = &args.svg {
+        hold(&docs(picture.strip_prefix("docs").unwrap().to_str().unwrap()), &svg::picture(&plan));
+    }
+    plan.to_string()
 }
