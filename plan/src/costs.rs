@@ -89,7 +89,9 @@ costs! {
     SendCpu, "send_cpu_ns", 987.0, "ns/event", Measured, Some(("kafka.send", Some("cpu_ns_an_event"))),
         "benchmarks.md, kafka.send: CPU time of the sender with token, spool, pack and librdkafka";
     BrokerEvents, "broker_events_per_s", 1_278_000.0, "/s", Measured, Some(("kafka.send", None)),
-        "benchmarks.md, kafka.send: one broker without replicas, 10 partitions, beside its senders on two cores";
+        "benchmarks.md, kafka.send: one broker without replicas, 10 partitions, beside its senders on two cores, records of 256 events";
+    BrokerRecords, "broker_records_per_s", 792_000.0, "/s", Measured, None,
+        "benchmarks.md, kafka.send, baseline: the same broker with one event per record, by a bare producer";
     ConsumeCpu, "consume_cpu_ns", 109.0, "ns/event", Measured, Some(("kafka.consume", Some("cpu_ns_an_event"))),
         "benchmarks.md, kafka.consume: CPU time of the consumer, with a grant that does nothing";
     ConsumeRate, "consume_events_per_s", 2_394_000.0, "/s", Measured, Some(("kafka.consume", None)),

@@ -79,13 +79,15 @@ impl Plan {
         let drains = drains(inputs, &flow, &outcome, &fluid);
         let sized = sizing::size(inputs, costs, &flow, real(backlog_max));
         let bottlenecks = bottlenecks(inputs, &drains, &outcome, &sized);
+        let mut notes = sized.notes;
+        notes.extend(too_long(inputs, &drains));
         Ok(Self {
             inputs: inputs.clone(),
             figures: sized.figures,
             drains,
             sampled_s: outcome.sampled_s,
             bottlenecks,
-            notes: sized.notes,
+            notes,
             costs: costs.iter().cloned().collect(),
         })
     }
@@ -162,6 +164,19 @@ fn drains(inputs: &Inputs, flow: &Flow, outcome: &Outcome, fluid: &[(f64, f64)])
     .collect()
 }
 
+/// Brokers delete what is older than their retention, read or not.
+fn too_long(inputs: &Inputs, drains: &[Drain]) -> Option<String> {
+    let last_s = drains.iter().map(|one| one.simulated_s).fold(0.0, f64::max);
+    (last_s > real(inputs.retention_days) * 86_400.0).then(|| {
+        format!(
+            "The backlog lasts {}, and the brokers keep records for {} days: they would delete rewards that nobody has \
+             granted. Raise the limits or the retention.",
+            seconds(last_s),
+            inputs.retention_days
+        )
+    })
+}
+
 fn bottlenecks(inputs: &Inputs, drains: &[Drain], outcome: &Outcome, sized: &sizing::Sized) -> Vec<String> {
     let mut out = Vec::new();
     if let Some(last) = drains.iter().max_by(|one, other| one.simulated_s.total_cmp(&other.simulated_s)) {
@@ -185,7 +200,7 @@ fn bottlenecks(inputs: &Inputs, drains: &[Drain], outcome: &Outcome, sized: &siz
     let least = sized.covers.iter().min_by(|one, other| one.1.total_cmp(&other.1));
     if let Some((part, covers)) = least {
         out.push(format!(
-            "Of the parts that are sized here, the {part} have the least room: {} times what the peak needs.",
+            "Of what is sized here, this has the least room: {part}, with {} times what the peak needs.",
             text(*covers)
         ));
     }

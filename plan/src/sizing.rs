@@ -3,7 +3,7 @@
 use crate::costs::{Costs, Key};
 use crate::figure::{Figure, Figures};
 use crate::inputs::Inputs;
-use crate::numbers::{ceil, real};
+use crate::numbers::{ceil, real, text};
 
 /// Part of the users whose events go to the master topic; the rest go to the backup topic.
 pub(crate) const MASTER_PART: f64 = 0.9;
@@ -67,7 +67,7 @@ pub(crate) fn size(inputs: &Inputs, costs: &Costs, flow: &Flow, backlog_max: f64
     let mut sizing = Sizing { inputs, flow, out: Figures::new(costs), notes: Vec::new(), covers: Vec::new() };
     let packs_per_s = sizing.load(backlog_max);
     sizing.senders(packs_per_s);
-    sizing.brokers();
+    sizing.brokers(packs_per_s);
     let ledgers = sizing.ledgers();
     sizing.consumers(ledgers);
     sizing.tokens(backlog_max);
@@ -174,7 +174,7 @@ impl Sizing<'_> {
         }
     }
 
-    fn brokers(&mut self) {
+    fn brokers(&mut self, packs_per_s: f64) {
         let (rate, copies) = (real(self.inputs.rewards_per_s), real(self.inputs.replication));
         let bytes = rate * self.cost(Key::WireEvent);
         let read = self.flow.granted() * self.cost(Key::WireEvent);
@@ -200,10 +200,16 @@ impl Sizing<'_> {
         let headroom = self.inputs.headroom;
         let by = [
             (
-                "brokers for the records",
+                "brokers for the events",
                 rate * copies / self.cost(Key::BrokerEvents),
                 Key::BrokerEvents,
                 "rewards × replication × headroom ÷ broker_events_per_s: a copy counts as a write",
+            ),
+            (
+                "brokers for the records",
+                packs_per_s * copies / self.cost(Key::BrokerRecords),
+                Key::BrokerRecords,
+                "records × replication × headroom ÷ broker_records_per_s",
             ),
             (
                 "brokers for the network",
@@ -233,10 +239,17 @@ impl Sizing<'_> {
         let formula = "the largest of these, at least replication; so many for the master topics and as many for the backup \
                        topics, which take all of it while the master is away";
         self.out.extrapolate("brokers of each of two clusters", brokers, "", formula, &[Key::BrokerEvents]);
+        self.partitions(brokers);
+    }
+
+    fn partitions(&mut self, brokers: f64) {
+        let headroom = self.inputs.headroom;
+        let ledgers = ledgers(self.inputs, self.out.costs, self.flow);
         for (one, come) in self.inputs.types.iter().zip(&self.flow.come_per_s) {
             let each = self.out.costs.of(Key::BrokerEvents) / MEASURED_PARTITIONS;
-            let partitions = real(ceil(come * headroom / each)).max(brokers);
-            let formula = "its rewards × headroom ÷ (broker_events_per_s ÷ 10 partitions measured), at least one per broker";
+            let partitions = real(ceil(come * headroom / each)).max(brokers).max(2.0 * ledgers);
+            let formula = "its rewards × headroom ÷ (broker_events_per_s ÷ 10 partitions measured), over all fleets; at least \
+                           one per broker and consumer";
             let name = format!("partitions of each topic of {}", one.name);
             self.out.extrapolate(&name, partitions, "", formula, &[Key::BrokerEvents]);
         }
@@ -292,17 +305,20 @@ impl Sizing<'_> {
                 "Windfall cannot split one ledger: a fleet has one, and nothing assigns users to ledgers. {ledgers} ledgers mean \
                  {ledgers} fleets, each with topics, consumers, token prefix, budgets and a wallet of its own; the activity \
                  service must choose the fleet of a user the same way each time, and so must the wallet front end. One fleet \
-                 alone grants {:.0} orders per second at most as far as it was measured, on two cores; a larger PostgreSQL was \
+                 alone grants {} orders per second at most as far as it was measured, on two cores; a larger PostgreSQL was \
                  not measured.",
-                self.cost(Key::LedgerGrants)
+                text(self.cost(Key::LedgerGrants))
             ));
         }
         let come: f64 = flow.granted();
         let (capacity, written) = (ledgers * self.cost(Key::LedgerGrants), flow.written_per_s);
         if capacity < written {
             self.notes.push(format!(
-                "The ledgers take {capacity:.0} orders per second and the limits pass {written:.0} ({come:.0} rewards): the ledgers \
-                 decide how long the backlog lasts."
+                "The ledgers take {} orders per second and the limits pass {} ({} rewards): the ledgers decide how long the \
+                 backlog lasts.",
+                text(capacity.round()),
+                text(written.round()),
+                text(come.round())
             ));
         }
         ledgers
