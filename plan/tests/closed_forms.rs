@@ -1,4 +1,5 @@
 //! The simulation against what can be computed by hand, where limits, sizes and seeds are whatever they are.
+#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 use proptest::prelude::*;
 use windfall_plan::sim::{LedgerModel, Outcome, Pacing, Scenario, TypeLoad, fluid, simulate};

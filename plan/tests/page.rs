@@ -1,6 +1,7 @@
 //! docs/capacity.md shows what its commands print, and the picture that they draw.
 //!
 //! With `WINDFALL_WRITE_PAGE=1` in the environment the page and the picture are written anew instead.
+#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 use clap::Parser;
 use std::path::{Path, PathBuf};

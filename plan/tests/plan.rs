@@ -1,4 +1,5 @@
 //! Plans as a whole: what they answer, what they warn of, and what they refuse.
+#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 use windfall_plan::{Basis, Costs, Inputs, Plan, TypeInput};
 
