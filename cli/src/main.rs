@@ -76,6 +76,8 @@ enum Command {
     Rules(admin::rules::RulesCommand),
     /// List every topic that the live rules name: active or draining, and the number of records left in it
     Topics(admin::topics::TopicsArgs),
+    /// Compute what a load needs, part by part, from measured costs; simulate how long its backlog lasts, by type
+    Plan(windfall_plan::PlanArgs),
     /// Look into tokens
     #[command(subcommand)]
     Token(admin::token::TokenCommand),
@@ -148,6 +150,7 @@ fn main() -> ExitCode {
         Command::Signing(command) => admin::signing::run(command).map(|()| Outcome::Clean),
         Command::Rules(command) => admin::rules::run(command),
         Command::Topics(args) => admin::topics::run(args),
+        Command::Plan(args) => admin::plan::run(args),
         Command::Token(command) => admin::token::run(command).map(|()| Outcome::Clean),
         Command::Operate(args) => admin::operate::run(args),
         Command::Schedule(args) => admin::schedule::run(args),
