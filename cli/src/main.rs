@@ -16,7 +16,7 @@ mod sabotage;
 mod services;
 mod wiring;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use logging::LogArgs;
 use outcome::{EXIT_CODES, Outcome};
 use services::Role;
@@ -78,6 +78,8 @@ enum Command {
     Rules(admin::rules::RulesCommand),
     /// List every topic that the live rules name: active or draining, and the number of records left in it
     Topics(admin::topics::TopicsArgs),
+    /// Compute what a load needs, part by part, from measured costs; simulate how long its backlog lasts, by type
+    Plan(windfall_plan::PlanArgs),
     /// Look into tokens
     #[command(subcommand)]
     Token(admin::token::TokenCommand),
@@ -94,6 +96,10 @@ enum Command {
     /// List and replay salvage files, where consumers keep what no queue took
     #[command(subcommand)]
     Salvage(admin::salvage::SalvageCommand),
+    /// Print the script by which a shell completes these commands, such as: source <(windfall completions bash)
+    Completions(admin::shell::CompletionsArgs),
+    /// Write a manual page for each command
+    Man(admin::shell::ManArgs),
 }
 
 impl Command {
@@ -148,12 +154,17 @@ fn main() -> ExitCode {
         Command::Signing(command) => admin::signing::run(command).map(|()| Outcome::Clean),
         Command::Rules(command) => admin::rules::run(command),
         Command::Topics(args) => admin::topics::run(args),
+        Command::Plan(args) => admin::plan::run(args),
         Command::Token(command) => admin::token::run(command).map(|()| Outcome::Clean),
         Command::Operate(args) => admin::operate::run(args),
         Command::Schedule(args) => admin::schedule::run(args),
         Command::Jobs(args) => admin::jobs::run(args),
         Command::Archive(command) => admin::archive::run(command),
         Command::Salvage(command) => admin::salvage::run(command),
+        Command::Completions(args) => {
+            admin::shell::completions(args, Cli::command()).map(|()| Outcome::Clean)
+        }
+        Command::Man(args) => admin::shell::man(args, Cli::command()).map(|()| Outcome::Clean),
     };
     match outcome {
         Ok(outcome) => outcome.into(),

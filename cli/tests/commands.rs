@@ -42,3 +42,23 @@ fn a_wrong_call_ends_with_2_and_says_why() {
         assert!(!refused.stderr.is_empty(), "{arguments:?}");
     }
 }
+
+#[test]
+fn a_shell_and_man_know_every_command() {
+    for shell in ["bash", "zsh", "fish"] {
+        let script = windfall(&["completions", shell]);
+        let text = String::from_utf8(script.stdout).unwrap();
+        assert!(
+            script.status.success() && text.contains("reward-service") && text.contains("rollback"),
+            "{shell}"
+        );
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let pages = folder.path().join("man1");
+    assert!(windfall(&["man", pages.to_str().unwrap()]).status.success());
+    let page = std::fs::read_to_string(pages.join("windfall-rules-limit.1")).unwrap();
+    assert!(page.contains("windfall-rules-limit") && page.contains("\\-\\-dry\\-run"), "{page}");
+    assert!(std::fs::read_dir(pages).unwrap().count() > 30);
+    let refused = windfall(&["man", "/dev/null/nowhere"]);
+    assert!(refused.status.code() == Some(2) && !refused.stderr.is_empty());
+}

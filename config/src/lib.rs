@@ -11,6 +11,8 @@
 //!   goes on (I8). Another source offers its candidates to an [`Applier`] in the same way.
 //! - [`RulesStore`] changes the file for an operator: each change is checked, atomic and numbered, with an actor and a
 //!   reason, and any version can be rolled back to ([`ChangeRules`]).
+//! - [`RulesEdit`] is one change to a document's text, which leaves the rest as it is; [`differences`] says what differs
+//!   between two documents.
 //! - `etcd`, with the feature of that name, has source and store for rules in etcd, with a copy on disk for starts
 //!   without it. Both pass the suite of `windfall-conformance`.
 //!
@@ -43,6 +45,7 @@
 
 mod bounds;
 mod change;
+mod difference;
 mod document;
 #[cfg(feature = "etcd")]
 pub mod etcd;
@@ -57,7 +60,8 @@ mod store;
 mod watch;
 
 pub use change::{Change, ChangeRules, History, ReadError, SetError, Written};
-pub use document::{parse_rules, parse_rules_bytes, rules_text};
+pub use difference::{Difference, differences, rules_json};
+pub use document::{Bucket, EditError, RulesEdit, parse_rules, parse_rules_bytes, rules_text};
 pub use live::{Applied, Applier, LiveRules, Noted, Status};
 pub use options::{OptionsError, Place, load};
 pub use refusal::{Fault, Problem, Refusal};

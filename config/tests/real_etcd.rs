@@ -254,7 +254,7 @@ fn what_cannot_be_opened_says_why() {
     assert!(error.contains("127.0.0.1:1") && error.contains("check endpoints"), "{error}");
     for wrong in [
         EtcdOptions { endpoints: Vec::new(), ..EtcdOptions::default() },
-        EtcdOptions { endpoints: vec!["https://127.0.0.1:1".into()], ..EtcdOptions::default() },
+        EtcdOptions { endpoints: vec!["ftp://127.0.0.1:1".into()], ..EtcdOptions::default() },
         EtcdOptions { check_ms: 0, ..EtcdOptions::default() },
     ] {
         assert!(matches!(open(wrong), OpenEtcdError::Option(_)));

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use windfall_contract::rules::Rules;
 use windfall_proto::record;
-use windfall_signing::{QueueTag, Refused, Verifier};
+use windfall_signing::{QueueTag, Refused, UNSIGNED_ORIGIN, Verifier};
 
 /// What becomes of a record without a signature.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -22,7 +22,8 @@ pub enum Unsigned {
 /// How the records of a topic are verified.
 #[derive(Debug, Clone)]
 pub struct Signatures {
-    /// Knows the keys of the senders.
+    /// Knows the keys of the senders. Where another topic of the process accepts unsigned records, it
+    /// [takes](Verifier::with_unsigned_origins) copies of them, which may come by every topic.
     pub verifier: Verifier,
     /// What becomes of records without a signature.
     pub unsigned: Unsigned,
@@ -31,9 +32,10 @@ pub struct Signatures {
 /// A record that may come in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Admitted {
-    /// The number of the key that its original was signed with; 0 where that is not known.
+    /// The number of the key that its original was signed with; [`UNSIGNED_ORIGIN`] where nobody had signed that; 0 where
+    /// nothing is verified.
     pub origin: u32,
-    /// Whether it was taken though it is not signed.
+    /// Whether it was taken though nobody had signed it, or its original.
     pub is_unsigned: bool,
 }
 
@@ -61,6 +63,10 @@ pub(crate) struct Entrance {
 
 impl Entrance {
     pub fn new(topic: Arc<str>, signatures: Option<Signatures>) -> Self {
+        let signatures = signatures.map(|own| match own.unsigned {
+            Unsigned::Accept => Signatures { verifier: own.verifier.with_unsigned_origins(), ..own },
+            Unsigned::Refuse => own,
+        });
         let seen = (signatures.as_ref().map_or(0, |own| own.verifier.ring_changes()), 0);
         Self { topic, signatures, foreign: BTreeSet::new(), rules_version: 0, seen }
     }
@@ -126,23 +132,24 @@ impl Entrance {
             return Ok(Admitted { origin: 0, is_unsigned: false });
         };
         match verifier.verify(payload, |queue| !self.foreign.contains(&queue)) {
-            Ok(verified) => Ok(Admitted { origin: verified.origin, is_unsigned: false }),
-            Err(refused) if *unsigned == Unsigned::Accept && is_without(&refused, payload) => {
-                Ok(Admitted { origin: 0, is_unsigned: refused == Refused::Unsigned })
+            Ok(verified) => {
+                let origin = verified.origin;
+                Ok(Admitted { origin, is_unsigned: origin == UNSIGNED_ORIGIN })
+            }
+            Err(Refused::Unsigned) if *unsigned == Unsigned::Accept => {
+                Ok(Admitted { origin: UNSIGNED_ORIGIN, is_unsigned: true })
+            }
+            Err(Refused::Malformed(_)) if *unsigned == Unsigned::Accept && is_no_record(payload) => {
+                Ok(Admitted { origin: 0, is_unsigned: false })
             }
             Err(refused) => Err(refused),
         }
     }
 }
 
-/// Whether a record was refused for having no signature, or is no record at all, which is archived as malformed where
-/// unsigned records are taken.
-fn is_without(refused: &Refused, payload: &[u8]) -> bool {
-    match refused {
-        Refused::Unsigned => true,
-        Refused::Malformed(_) => record::split(payload).is_err(),
-        _ => false,
-    }
+/// Whether it is no record at all, which is archived as malformed where unsigned records are taken.
+fn is_no_record(payload: &[u8]) -> bool {
+    record::split(payload).is_err()
 }
 
 #[cfg(test)]
@@ -242,7 +249,7 @@ mod tests {
         assert_eq!(strict.check(&unsigned()), Err(Refused::Unsigned));
         assert!(matches!(strict.check(b"\xff\xff"), Err(Refused::Malformed(_))));
         let open = setup.entrance("cash-a@a", Unsigned::Accept);
-        assert_eq!(open.check(&unsigned()), Ok(Admitted { origin: 0, is_unsigned: true }));
+        assert_eq!(open.check(&unsigned()), Ok(Admitted { origin: UNSIGNED_ORIGIN, is_unsigned: true }));
         assert!(open.check(b"\xff\xff").is_ok(), "it is archived as malformed");
         // A signature that is there has to be good.
         let mut forged = setup.signed_for("cash");
@@ -254,6 +261,22 @@ mod tests {
         moved.extend_from_slice(&unsigned());
         assert!(record::split(&moved).is_ok());
         assert!(matches!(open.check(&moved), Err(Refused::Malformed(_))));
+    }
+
+    /// The consumer's own signature must not make a record good that nobody had signed.
+    #[test]
+    fn a_copy_of_what_nobody_signed_comes_in_only_while_a_topic_accepts_such() {
+        let mut setup = setup();
+        let head = Head { bonus_type: "cash", attempt: 1, failures: 0, not_before_ms: 0, count: 1 };
+        let copy = record::build_copy(head, UNSIGNED_ORIGIN, [b"event".as_slice()]);
+        let copy = setup.signer.sign_record(&copy, QueueTag::of("cash")).unwrap();
+        let strict = setup.entrance("cash-a@a", Unsigned::Refuse);
+        assert_eq!(strict.check(&copy), Err(Refused::UnsignedOrigin { key: 1 }));
+        setup.verifier = setup.verifier.with_unsigned_origins();
+        // Another topic of the process accepts unsigned records, and this one takes their copies alone.
+        let strict = setup.entrance("cash-a@a", Unsigned::Refuse);
+        assert_eq!(strict.check(&copy), Ok(Admitted { origin: UNSIGNED_ORIGIN, is_unsigned: true }));
+        assert_eq!(strict.check(&unsigned()), Err(Refused::Unsigned));
     }
 
     #[test]

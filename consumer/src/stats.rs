@@ -131,8 +131,8 @@ declare_metrics! {
             refused_by: ByRefusal,
         }
         counter "windfall_unsigned_records_total"
-        "Records without a signature that were taken, because the options say that this topic takes such" {
-            /// Records without a signature that were taken.
+        "Records that were taken though nobody had signed them, or the original of a copy, because the options say so of a topic" {
+            /// Records that were taken though nobody had signed them, or the original of a copy.
             pub unsigned: Count,
         }
         gauge "windfall_record_verification" ["unsigned"]

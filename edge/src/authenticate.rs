@@ -1,6 +1,6 @@
 //! Authenticates the caller and the end user, by the same rules for both transports, before a byte of a body is read.
 
-use crate::access::{AccessSource, Entry};
+use crate::access::{Access, AccessSource, Entry};
 use crate::identity::Call;
 use crate::refusal::{Reason, Refusal};
 use crate::users::{self, Refused, Users};
@@ -36,39 +36,42 @@ enum Single<'a> {
     Ambiguous,
 }
 
-/// The call of a request with these headers.
+/// The call of a request with these headers. `is_known` is called once the caller is: to tell the user may take a
+/// while.
 pub(crate) async fn authenticate(
     source: &AccessSource,
     peer: &Peer,
     headers: &HeaderMap,
+    is_known: impl FnOnce(),
 ) -> Result<Call, Refusal> {
     let live = source.live();
-    let entry =
-        caller(headers, peer, |key| live.access.by_key(key), |names| live.access.by_certificate(names))?;
+    let entry = caller(headers, peer, &live.access)?;
+    is_known();
     let user_id = user(headers, entry, live.users.as_deref(), source.clock().unix_s()).await?;
     Ok(Call { caller: entry.caller.clone(), user_id, trace_id: None })
 }
 
+/// Whether these headers come from a caller that is known, whatever the call is.
+pub(crate) fn is_known(source: &AccessSource, peer: &Peer, headers: &HeaderMap) -> bool {
+    caller(headers, peer, &source.live().access).is_ok()
+}
+
 /// A key that is given decides alone, and must be good; without one, the certificate.
-fn caller<'a>(
-    headers: &HeaderMap,
-    peer: &Peer,
-    by_key: impl Fn(&str) -> Option<&'a Entry>,
-    by_certificate: impl Fn(&[String]) -> Option<&'a Entry>,
-) -> Result<&'a Entry, Refusal> {
+fn caller<'a>(headers: &HeaderMap, peer: &Peer, access: &'a Access) -> Result<&'a Entry, Refusal> {
     let refused = |what| Refusal::new(Reason::NoCaller, what);
     match single(headers, AUTHORIZATION.as_str()) {
         Single::Ambiguous => Err(refused("`authorization` must be given once")),
         Single::One(value) => match value.split_once(' ') {
             Some((scheme, key)) if scheme.eq_ignore_ascii_case("bearer") => {
-                by_key(key).ok_or_else(|| refused("the key is not known"))
+                access.by_key(key).ok_or_else(|| refused("the key is not known"))
             }
             _ => Err(refused("`authorization` must be `Bearer` and a key")),
         },
         Single::None if peer.cert_names.is_empty() => {
             Err(refused("give a key as `authorization: Bearer`, or a client certificate"))
         }
-        Single::None => by_certificate(&peer.cert_names)
+        Single::None => access
+            .by_certificate(&peer.cert_names)
             .ok_or_else(|| refused("the client certificate has no name that is known here")),
     }
 }

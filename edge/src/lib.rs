@@ -2,7 +2,8 @@
 //! on one port.
 //! The steps of a request, which are also the order of this crate's modules:
 //! 1. `server` accepts the connection, reads the names in its client certificate, and cuts off
-//!    connections that are too slow or too many ([`ServeOptions`]).
+//!    connections that are too slow or too many ([`ServeOptions`]). Until a call of it is authenticated, a connection
+//!    may hold very little, and makes room for others.
 //! 2. `pipeline` checks the headers' size, takes a place among the calls in flight, and asks
 //! 3. `authenticate` who calls ([`Access`]: a bearer key or a certificate) and for whom (a signed token about the end
 //!    user, or a header from a front proxy that may name users): a [`Call`].
@@ -96,6 +97,7 @@ pub use prometheus_client;
 pub use refusal::{RETRY_AFTER_MS, code_name, http_status, retry_later};
 pub use router::Router;
 pub use server::{
-    LocalCalls, OutOfRange, Parts, ServeError, ServeOptions, Server, Stopped, TlsError, TlsOptions, serve,
+    BadPeerNet, LocalCalls, OutOfRange, Parts, PeerNet, ServeError, ServeOptions, Server, Stopped, TlsError,
+    TlsOptions, serve,
 };
 pub use users::JwtOptions;

@@ -73,6 +73,7 @@ struct Inner {
     calls_in_flight: Gauge,
     body_bytes_in_flight: Gauge,
     connections: Gauge,
+    newcomers: Gauge,
     connections_cut: Family<ReasonLabels, Counter>,
 }
 
@@ -109,6 +110,7 @@ impl Metrics {
             calls_in_flight: Gauge::default(),
             body_bytes_in_flight: Gauge::default(),
             connections: Gauge::default(),
+            newcomers: Gauge::default(),
             connections_cut: Family::default(),
         };
         let of_call = ["face", "service", "method", "code"];
@@ -144,7 +146,15 @@ impl Metrics {
             Own::new("gauge", inner.connections.clone()),
         );
         own(
-            ("windfall_edge_cut_connections_total", "Connections that were cut off, by reason"),
+            (
+                "windfall_edge_unauthenticated_connections",
+                "Connections open on which no call has been authenticated yet",
+            ),
+            &[],
+            Own::new("gauge", inner.newcomers.clone()),
+        );
+        own(
+            ("windfall_edge_cut_connections_total", "Connections that the server ended, by reason"),
             &["reason"],
             Own::new("counter", inner.connections_cut.clone()),
         );
@@ -228,6 +238,10 @@ impl Metrics {
 
     pub(crate) fn connections(&self) -> &Gauge {
         &self.0.connections
+    }
+
+    pub(crate) fn newcomers(&self) -> &Gauge {
+        &self.0.newcomers
     }
 }
 

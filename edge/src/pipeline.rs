@@ -1,7 +1,7 @@
 //! The checks that every request of either transport passes before its service: limits, authentication, roles.
 
 use crate::access::AccessSource;
-use crate::authenticate::{Peer, authenticate};
+use crate::authenticate::{Peer, authenticate, is_known};
 use crate::body::{BodyLimits, BodyRoom, Holding};
 use crate::health::{GrpcHealth, Health};
 use crate::identity::{Call, Role};
@@ -45,6 +45,14 @@ pub(crate) struct Limits {
     pub(crate) calls_max: usize,
     pub(crate) is_health_open: bool,
     pub(crate) has_certificates: bool,
+}
+
+/// What the connection of a call holds for it until its answer is written, and is told about it.
+pub(crate) trait Held: Send + Sync + Unpin + 'static {
+    /// The call comes from a known caller.
+    fn authenticated(&self);
+    /// The answer is made; from now on it waits for the peer.
+    fn answered(&self);
 }
 
 pub(crate) struct RequestPipeline {
@@ -110,15 +118,15 @@ impl RequestPipeline {
     }
 
     /// Answers a request. `held` stays until the answer is written.
-    pub(crate) async fn answer<T: Send + Unpin + 'static>(
+    pub(crate) async fn answer(
         &self,
         peer: &Peer,
         request: Request<Incoming>,
-        held: T,
+        held: impl Held,
     ) -> Response<Body> {
         let started = Instant::now();
         let transport = transport_of(&request);
-        let mut in_flight = InFlight::new(&self.places, self.metrics.clone());
+        let mut in_flight = InFlight::new(&self.places, self.metrics.clone(), held);
         let mut names = ("none", "none");
         let deadline = self.deadline(transport, request.headers());
         let mut request = Some(request);
@@ -139,7 +147,8 @@ impl RequestPipeline {
             refusal.response(transport)
         });
         self.metrics.answered(transport, names, code_name(code), started.elapsed());
-        response.map(|body| Body::new(Holding::new(body, (in_flight, held))))
+        in_flight.held.answered();
+        response.map(|body| Body::new(Holding::new(body, in_flight)))
     }
 
     /// Everything that can end a call before its service sees it, cheapest first. Takes the request when it reads its
@@ -149,7 +158,7 @@ impl RequestPipeline {
         peer: &Peer,
         waiting: &mut Option<Request<Incoming>>,
         transport: Transport,
-        in_flight: &mut InFlight,
+        in_flight: &mut InFlight<impl Held>,
         deadline: Duration,
         names: &mut (&'static str, &'static str),
     ) -> Result<Response<Body>, Refusal> {
@@ -164,6 +173,9 @@ impl RequestPipeline {
             return self.probe(target, transport, waiting, in_flight).await;
         }
         if !in_flight.has_place() {
+            if is_known(&self.access, peer, request.headers()) {
+                in_flight.held.authenticated();
+            }
             let full = Refusal::new(Reason::TooManyCalls, "too many calls are in flight; call again");
             return Err(full.retry_after_ms(200));
         }
@@ -172,7 +184,9 @@ impl RequestPipeline {
             return self.show(&**pages, peer, waiting, in_flight, deadline).await;
         }
         // The time-out covers all that may wait: the users' keys, too.
-        let mut call = within(deadline, authenticate(&self.access, peer, request.headers())).await??;
+        let known = || in_flight.held.authenticated();
+        let authenticated = authenticate(&self.access, peer, request.headers(), known);
+        let mut call = within(deadline, authenticated).await??;
         let target = target.ok_or_else(|| Refusal::new(Reason::NoRoute, "there is nothing at this path"))?;
         match target {
             Target::Live | Target::Ready | Target::GrpcHealth => {
@@ -265,7 +279,7 @@ impl RequestPipeline {
         target: Option<Target<'_>>,
         transport: Transport,
         waiting: &mut Option<Request<Incoming>>,
-        in_flight: &mut InFlight,
+        in_flight: &mut InFlight<impl Held>,
     ) -> Result<Response<Body>, Refusal> {
         // It needs none, and like a refusal it may be anybody's.
         in_flight.give_up_place();
@@ -335,15 +349,16 @@ impl RequestPipeline {
 }
 
 /// A call, and its place among those in flight where there was one.
-struct InFlight {
+struct InFlight<H> {
     place: Option<OwnedSemaphorePermit>,
     metrics: Metrics,
+    held: H,
 }
 
-impl InFlight {
-    fn new(places: &Arc<Semaphore>, metrics: Metrics) -> Self {
+impl<H> InFlight<H> {
+    fn new(places: &Arc<Semaphore>, metrics: Metrics, held: H) -> Self {
         metrics.calls_in_flight().inc();
-        Self { place: Arc::clone(places).try_acquire_owned().ok(), metrics }
+        Self { place: Arc::clone(places).try_acquire_owned().ok(), metrics, held }
     }
 
     fn has_place(&self) -> bool {
@@ -355,7 +370,7 @@ impl InFlight {
     }
 }
 
-impl Drop for InFlight {
+impl<H> Drop for InFlight<H> {
     fn drop(&mut self) {
         self.metrics.calls_in_flight().dec();
     }

@@ -5,7 +5,7 @@
 mod fixture;
 
 use bytes::Bytes;
-use fixture::http::{JSON, bearer, channel, parse, post, read, request, with};
+use fixture::http::{JSON, Reply, bearer, channel, parse, post, read, request, with};
 use fixture::{Running, options, start, until};
 use prost::Message;
 use std::time::{Duration, Instant};
@@ -396,23 +396,203 @@ async fn who_does_not_read_the_answer_is_cut_off() {
     assert_eq!(running.metric("windfall_edge_calls_in_hand"), 0.0);
 }
 
+/// A connection on which a call was answered.
+async fn known(running: &Running) -> TcpStream {
+    let mut stream = TcpStream::connect(running.server.address()).await.unwrap();
+    assert_eq!(call_on(running, &mut stream).await.status, 200);
+    stream
+}
+
+async fn call_on(running: &Running, stream: &mut TcpStream) -> Reply {
+    let call = format!(
+        "POST {SEND} HTTP/1.1\r\nhost: h\r\nauthorization: {}\r\ncontent-type: application/json\r\n\
+         content-length: 2\r\n\r\n{{}}",
+        bearer(&running.keys.send.text)
+    );
+    stream.write_all(call.as_bytes()).await.unwrap();
+    let mut bytes = vec![0; 4096];
+    let count = stream.read(&mut bytes).await.unwrap();
+    parse(&bytes[..count])
+}
+
+/// Whether the server closes it soon.
+async fn is_closed(stream: &mut TcpStream) -> bool {
+    let read = tokio::time::timeout(Duration::from_secs(5), stream.read(&mut [0])).await.unwrap();
+    matches!(read, Ok(0) | Err(_))
+}
+
 #[tokio::test]
 async fn connections_beyond_the_limit_are_closed_at_once() {
     let running = running(ServeOptions { connections_max: 2, ..options() }).await;
-    let address = running.server.address();
-    let first = TcpStream::connect(address).await.unwrap();
-    let second = TcpStream::connect(address).await.unwrap();
-    until("both are in", async || running.metric("windfall_edge_connections") == 2.0).await;
-    let mut third = TcpStream::connect(address).await.unwrap();
-    let mut byte = [0];
-    let read = tokio::time::timeout(Duration::from_secs(2), third.read(&mut byte)).await.unwrap();
-    assert!(matches!(read, Ok(0) | Err(_)));
+    let (first, mut second) = (known(&running).await, known(&running).await);
+    let mut third = TcpStream::connect(running.server.address()).await.unwrap();
+    assert!(is_closed(&mut third).await);
+    assert_eq!(call_on(&running, &mut second).await.status, 200);
     drop((first, second));
-    until("there is room again", async || {
-        request(address, "GET", "/health/live", &[], "").await.status == 200
+    until("there is room again", async || running.metric("windfall_edge_connections") == 0.0).await;
+    known(&running).await;
+    assert!(running.metric("windfall_edge_cut_connections_total{reason=\"too_many\"}") >= 1.0);
+}
+
+#[tokio::test]
+async fn a_connection_without_a_key_makes_room_for_a_new_one() {
+    let running = running(ServeOptions { connections_max: 2, ..options() }).await;
+    let mut keyed = known(&running).await;
+    let mut silent = TcpStream::connect(running.server.address()).await.unwrap();
+    until("it is in", async || running.metric("windfall_edge_unauthenticated_connections") == 1.0).await;
+    let mut other = known(&running).await;
+    assert!(is_closed(&mut silent).await);
+    assert_eq!(running.metric("windfall_edge_cut_connections_total{reason=\"made_room\"}"), 1.0);
+    for stream in [&mut keyed, &mut other] {
+        assert_eq!(call_on(&running, stream).await.status, 200);
+    }
+    // Those with a key stay, however many there are of one address; those without make room for each other.
+    let few = ServeOptions { unauthenticated_connections_per_peer_max: 2, ..options() };
+    let running = self::running(few.clone()).await;
+    let mut keyed = Vec::new();
+    for _ in 0..4 {
+        keyed.push(known(&running).await);
+    }
+    let mut silent = Vec::new();
+    for count in 1..=3 {
+        silent.push(TcpStream::connect(running.server.address()).await.unwrap());
+        let open = f64::from(count.min(2));
+        until("it is in", async || {
+            running.metric("windfall_edge_unauthenticated_connections") == open
+                && running.metric("windfall_edge_connections") == 4.0 + open
+        })
+        .await;
+    }
+    assert!(is_closed(&mut silent[0]).await);
+    assert_eq!(running.metric("windfall_edge_cut_connections_total{reason=\"peer_too_many\"}"), 1.0);
+    assert_eq!(call_on(&running, &mut silent[1]).await.status, 200);
+    for stream in &mut keyed {
+        assert_eq!(call_on(&running, stream).await.status, 200);
+    }
+    let trusting = ServeOptions { trusted_peers: vec!["127.0.0.0/8".parse().unwrap()], ..few };
+    let running = self::running(trusting).await;
+    let mut silent = Vec::new();
+    for _ in 0..3 {
+        silent.push(TcpStream::connect(running.server.address()).await.unwrap());
+    }
+    until("all are in", async || running.metric("windfall_edge_unauthenticated_connections") == 3.0).await;
+}
+
+#[tokio::test]
+async fn calls_without_a_key_end_their_connection_and_calls_with_one_do_not() {
+    let running = running(ServeOptions { unauthenticated_calls_max: 3, ..options() }).await;
+    let mut stream = known(&running).await;
+    let wrong = format!("GET {SEND} HTTP/1.1\r\nhost: h\r\nauthorization: Bearer wrong\r\n\r\n");
+    let mut bytes = vec![0; 4096];
+    for _ in 0..2 {
+        for _ in 0..3 {
+            stream.write_all(wrong.as_bytes()).await.unwrap();
+            let count = stream.read(&mut bytes).await.unwrap();
+            let reply = parse(&bytes[..count]);
+            assert_eq!((reply.status, reply.header("connection")), (401, None));
+        }
+        assert_eq!(call_on(&running, &mut stream).await.status, 200, "which begins the row anew");
+    }
+    let said = wrong.repeat(4);
+    stream.write_all(said.as_bytes()).await.unwrap();
+    let mut rest = Vec::new();
+    stream.read_to_end(&mut rest).await.unwrap();
+    let rest = String::from_utf8_lossy(&rest).into_owned();
+    assert_eq!(rest.matches("HTTP/1.1 401").count(), 4, "{rest}");
+    assert_eq!(rest.matches("connection: close").count(), 1, "the last one: {rest}");
+
+    // Over HTTP/2 it is told to go.
+    let mut client = tonic::client::Grpc::new(channel(running.server.address()).await);
+    for _ in 0..4 {
+        client.ready().await.unwrap();
+        let path = GRPC_SEND.parse().unwrap();
+        let codec = tonic_prost::ProstCodec::<v1::SendBonusRequest, v1::SendBonusReply>::default();
+        let answer = client.unary(with(order("a"), &[("authorization", "Bearer wrong")]), path, codec).await;
+        assert_eq!(answer.unwrap_err().code(), Code::Unauthenticated);
+    }
+    until("it is gone", async || {
+        running.metric("windfall_edge_cut_connections_total{reason=\"calls_without_key\"}") >= 1.0
     })
     .await;
-    assert!(running.metric("windfall_edge_cut_connections_total{reason=\"too_many\"}") >= 1.0);
+}
+
+#[tokio::test]
+async fn a_process_that_is_full_does_not_take_its_callers_for_strangers() {
+    let options = ServeOptions { calls_max: 1, unauthenticated_calls_max: 2, ..options() };
+    let running = running(options).await;
+    let (_held, _body, connection) = open_stream(&running, SEND, "application/json").await;
+    until("a call is in hand", async || running.metric("windfall_edge_calls_in_hand") == 1.0).await;
+    let mut stream = TcpStream::connect(running.server.address()).await.unwrap();
+    for _ in 0..8 {
+        let reply = call_on(&running, &mut stream).await;
+        assert_eq!((reply.status, reply.header("connection")), (503, None));
+    }
+    assert_eq!(running.metric("windfall_edge_unauthenticated_connections"), 0.0);
+    connection.abort();
+}
+
+#[tokio::test]
+async fn connections_end_in_order_when_they_are_old() {
+    let running = running(ServeOptions { connection_age_max_ms: 1_000, ..options() }).await;
+    let mut stream = known(&running).await;
+    // Over HTTP/2 the call that is in hand is answered, and the next one takes another connection.
+    let grpc = channel(running.server.address()).await;
+    let key = bearer(&running.keys.send.text);
+    let call = async |trade_no: &str| {
+        let request = with(order(trade_no), &[("authorization", &key)]);
+        SendClient::new(grpc.clone()).send_bonus(request).await.map(|_| ())
+    };
+    call("a").await.unwrap();
+    call("wait-2500").await.unwrap();
+    until("it is gone", async || {
+        running.metric("windfall_edge_cut_connections_total{reason=\"age\"}") >= 1.0
+    })
+    .await;
+    call("b").await.unwrap();
+    let reply = call_on(&running, &mut stream).await;
+    assert_eq!((reply.status, reply.header("connection")), (200, Some("close")));
+    assert!(is_closed(&mut stream).await);
+}
+
+#[tokio::test]
+async fn heads_that_are_large_and_calls_that_are_many_pass_at_once_with_a_key() {
+    let running = running(options()).await;
+    let channel = channel(running.server.address()).await;
+    let key = bearer(&running.keys.send.text);
+    let large = "x".repeat(20 << 10);
+    let calls: Vec<_> = (0..200)
+        .map(|_| {
+            let (mut client, key, large) = (SendClient::new(channel.clone()), key.clone(), large.clone());
+            tokio::spawn(async move {
+                let headers = [("authorization", key.as_str()), ("x-large", &large)];
+                client.send_bonus(with(order("a"), &headers)).await
+            })
+        })
+        .collect();
+    for call in calls {
+        call.await.unwrap().unwrap();
+    }
+    assert_eq!(running.metric("windfall_edge_unauthenticated_connections"), 0.0);
+}
+
+/// All calls of a burst may begin before the first one's key is looked at.
+#[tokio::test]
+async fn a_burst_of_a_known_caller_is_answered_whatever_strangers_may_do() {
+    let running = running(ServeOptions { unauthenticated_calls_max: 1, ..options() }).await;
+    let channel = channel(running.server.address()).await;
+    let key = bearer(&running.keys.send.text);
+    let call = |channel: tonic::transport::Channel, key: String| async move {
+        SendClient::new(channel).send_bonus(with(order("a"), &[("authorization", &key)])).await
+    };
+    call(channel.clone(), key.clone()).await.unwrap();
+    for _ in 0..4 {
+        let burst: Vec<_> = (0..256).map(|_| tokio::spawn(call(channel.clone(), key.clone()))).collect();
+        for one in burst {
+            one.await.unwrap().unwrap();
+        }
+    }
+    let cut = running.metric("windfall_edge_cut_connections_total{reason=\"calls_without_key\"}");
+    assert_eq!(cut, 0.0);
 }
 
 #[tokio::test]

@@ -6,14 +6,17 @@ mod fixture;
 
 use fixture::http::{JSON, Reply, bearer, request_on};
 use fixture::{Running, options, start};
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, RevokedCertParams, SanType, date_time_ymd,
+};
 use rustls::RootCertStore;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use std::fs;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -44,18 +47,45 @@ impl Authority {
     fn new() -> Self {
         let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         let key = KeyPair::generate().unwrap();
         let cert = params.self_signed(&key).unwrap();
         Self { pem: cert.pem(), der: cert.der().clone(), issuer: Issuer::new(params, key) }
     }
 
     fn issue(&self, names: Vec<SanType>) -> Identity {
+        self.issue_numbered(names, 1)
+    }
+
+    fn issue_numbered(&self, names: Vec<SanType>, number: u64) -> Identity {
         let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
         params.subject_alt_names = names;
+        params.serial_number = Some(number.into());
         let key = KeyPair::generate().unwrap();
         let cert = params.signed_by(&key, &self.issuer).unwrap();
         Identity { cert: cert.der().clone(), cert_pem: cert.pem(), key }
     }
+}
+
+/// The list of an authority that has revoked these numbers.
+fn revoked(authority: &Authority, numbers: &[u64]) -> String {
+    let at = date_time_ymd(2026, 1, 1);
+    let one = |number: &u64| RevokedCertParams {
+        serial_number: (*number).into(),
+        revocation_time: at,
+        reason_code: None,
+        invalidity_date: None,
+    };
+    let list = CertificateRevocationListParams {
+        this_update: at,
+        // Out of date: what it revokes stays revoked.
+        next_update: date_time_ymd(2026, 1, 2),
+        crl_number: 1.into(),
+        issuing_distribution_point: None,
+        revoked_certs: numbers.iter().map(one).collect(),
+        key_identifier_method: rcgen::KeyIdMethod::Sha256,
+    };
+    list.signed_by(&authority.issuer).unwrap().pem().unwrap()
 }
 
 fn dns(name: &str) -> Vec<SanType> {
@@ -67,6 +97,16 @@ fn uri(name: &str) -> Vec<SanType> {
 }
 
 async fn serve(folder: &Path, own: &Authority, clients: &Authority, client_cert_required: bool) -> Running {
+    serve_with(folder, own, clients, client_cert_required, None).await
+}
+
+async fn serve_with(
+    folder: &Path,
+    own: &Authority,
+    clients: &Authority,
+    client_cert_required: bool,
+    revoked: Option<&str>,
+) -> Running {
     let server = own.issue(dns("localhost"));
     let file = |name: &str, text: &str| {
         let path = folder.join(name);
@@ -77,6 +117,7 @@ async fn serve(folder: &Path, own: &Authority, clients: &Authority, client_cert_
         cert_file: file("cert.pem", &server.cert_pem),
         key_file: file("key.pem", &server.key.serialize_pem()),
         client_ca_file: Some(file("clients.pem", &clients.pem)),
+        client_crl_file: revoked.map(|list| file("revoked.pem", list)),
         client_cert_required,
     };
     start(ServeOptions { tls: Some(tls), ..options() }, NAMED, Clock::system()).await
@@ -223,4 +264,70 @@ async fn http2_is_chosen_by_alpn_and_plain_text_is_no_tls() {
 
     let plain = TcpStream::connect(running.server.address()).await.unwrap();
     assert_eq!(request_on(plain, "GET", "/health/live", &[], "").await.status, 0);
+}
+
+#[tokio::test]
+async fn a_revoked_certificate_is_refused_and_its_connection_ends() {
+    let (own, clients) = (Authority::new(), Authority::new());
+    let folder = tempfile::tempdir().unwrap();
+    let running = serve_with(folder.path(), &own, &clients, true, Some(&revoked(&clients, &[7]))).await;
+    let (good, bad, gone) = (
+        clients.issue_numbered(dns("rain.test"), 1),
+        clients.issue_numbered(dns("rain.test"), 2),
+        clients.issue_numbered(dns("rain.test"), 7),
+    );
+    assert!(
+        is_shut_out(connect(&running, &own, Some(&gone), b"http/1.1").await).await,
+        "revoked from the start"
+    );
+    let mut kept = connect(&running, &own, Some(&good), b"http/1.1").await.unwrap();
+    let mut cut = connect(&running, &own, Some(&bad), b"http/1.1").await.unwrap();
+    for stream in [&mut kept, &mut cut] {
+        call_on(stream).await;
+    }
+    // What is no list changes nothing.
+    fs::write(folder.path().join("revoked.pem"), "half").unwrap();
+    until_long("it is refused", async || running.metric("windfall_edge_certificates_refused_total") == 1.0)
+        .await;
+    for stream in [&mut kept, &mut cut] {
+        call_on(stream).await;
+    }
+    fs::write(folder.path().join("revoked.pem"), revoked(&clients, &[2, 7])).unwrap();
+    until_long("its connection is cut", async || {
+        running.metric("windfall_edge_cut_connections_total{reason=\"certificate_refused\"}") == 1.0
+    })
+    .await;
+    assert!(matches!(cut.read(&mut [0]).await, Ok(0) | Err(_)));
+    assert!(is_shut_out(connect(&running, &own, Some(&bad), b"http/1.1").await).await);
+    call_on(&mut kept).await;
+    assert_eq!(send(connect(&running, &own, Some(&good), b"http/1.1").await.unwrap(), &[]).await.status, 200);
+}
+
+#[tokio::test]
+async fn whether_a_certificate_is_revoked_must_be_known() {
+    let (own, clients, others) = (Authority::new(), Authority::new(), Authority::new());
+    let folder = tempfile::tempdir().unwrap();
+    let running = serve_with(folder.path(), &own, &clients, true, Some(&revoked(&others, &[]))).await;
+    let unknown = clients.issue(dns("rain.test"));
+    assert!(is_shut_out(connect(&running, &own, Some(&unknown), b"http/1.1").await).await);
+}
+
+/// A call on a connection that stays.
+async fn call_on(stream: &mut TlsStream<TcpStream>) {
+    let call = "POST /v1/bonuses/send HTTP/1.1\r\nhost: h\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}";
+    stream.write_all(call.as_bytes()).await.unwrap();
+    let mut bytes = [0; 1024];
+    let count = stream.read(&mut bytes).await.unwrap();
+    assert!(bytes[..count].starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&bytes[..count]));
+}
+
+/// Files are looked at every ten seconds.
+async fn until_long(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+    for _ in 0..300 {
+        if is_so().await {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
+    panic!("never came: {what}");
 }

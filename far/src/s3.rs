@@ -1,6 +1,7 @@
 //! A bucket of an S3 server, as the place of the segments.
 
 use serde::Deserialize;
+use windfall_tls::{Security, TlsError, TlsOptions};
 
 /// Where a bucket is, and who may use it.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
@@ -20,10 +21,14 @@ pub struct S3Options {
     pub access_key_id: String,
     /// The access key.
     pub secret_access_key: String,
-    /// Whether an address that begins with `http:` is taken: what timers carry is then readable on the way. Default
-    /// `false`.
+    /// TLS by authorities or with a client certificate of one's own; `https:` alone trusts the system's authorities. Its
+    /// files are read when the process starts, and it has no `server_name`. Default: none.
     #[serde(default)]
-    pub allow_http: bool,
+    pub tls: Option<TlsOptions>,
+    /// Whether an address that begins with `http:` may be of another machine: what timers carry is then readable on the
+    /// way. Default `false`. (Its earlier name, `allow_http`, is understood.)
+    #[serde(default, alias = "allow_http")]
+    pub plaintext: bool,
 }
 
 /// The options of a bucket are wrong.
@@ -33,8 +38,16 @@ pub enum S3OptionsError {
     #[error("s3.{0} is empty")]
     Empty(&'static str),
     /// The address is of no use.
-    #[error("s3.endpoint is {0}, but it must begin with https:// (or http://, with allow_http = true)")]
+    #[error(
+        "s3.endpoint is {0}, but it must begin with https:// (or http://, on this machine or with plaintext = true)"
+    )]
     Endpoint(String),
+    /// The server cannot be reached like this.
+    #[error("s3: {0}")]
+    Tls(#[from] TlsError),
+    /// The client of S3 takes the name from the address.
+    #[error("s3.tls.server_name cannot be set; put the name that the certificate bears into s3.endpoint")]
+    ServerName,
     /// The folder cannot be one.
     #[error("s3.prefix is {0:?}, but its parts must be names with single slashes between them")]
     Prefix(String),
@@ -54,7 +67,8 @@ impl std::fmt::Debug for S3Options {
             .field("bucket", &self.bucket)
             .field("region", &self.region)
             .field("prefix", &self.prefix)
-            .field("allow_http", &self.allow_http)
+            .field("tls", &self.tls)
+            .field("plaintext", &self.plaintext)
             .finish_non_exhaustive()
     }
 }
@@ -75,12 +89,21 @@ impl S3Options {
         if let Some((name, _)) = needed.into_iter().find(|(_, value)| value.is_empty()) {
             return Err(S3OptionsError::Empty(name));
         }
-        let schemes: &[&str] = if self.allow_http { &["https://", "http://"] } else { &["https://"] };
-        let host = schemes.iter().find_map(|scheme| self.endpoint.strip_prefix(scheme));
+        let host = ["https://", "http://"].iter().find_map(|scheme| self.endpoint.strip_prefix(scheme));
         // A user and a password in it would be printed with it.
         if host.is_none_or(|host| host.is_empty() || host.contains('@')) {
             let hidden = if self.endpoint.contains('@') { "an address with a user" } else { &self.endpoint };
             return Err(S3OptionsError::Endpoint(hidden.to_owned()));
+        }
+        let is_plain = self.endpoint.starts_with("http://");
+        let https = TlsOptions::default();
+        // What its scheme says counts, so a table `tls` with `http:` is a contradiction.
+        match (self.tls.as_ref(), is_plain) {
+            (Some(_), true) => return Err(TlsError::Contradiction.into()),
+            (Some(tls), false) if tls.server_name.is_some() => return Err(S3OptionsError::ServerName),
+            (Some(tls), false) => drop(Security::new(Some(tls), self.plaintext)?),
+            (None, false) => drop(Security::new(Some(&https), false)?),
+            (None, true) => Security::new(None, self.plaintext)?.allow_address("S3", &self.endpoint)?,
         }
         if !self.prefix.is_empty() && object_store::path::Path::parse(&self.prefix).is_err() {
             return Err(S3OptionsError::Prefix(self.prefix.clone()));
@@ -93,6 +116,7 @@ impl S3Options {
 mod client {
     use super::{S3Options, S3OptionsError};
     use object_store::aws::AmazonS3Builder;
+    use object_store::client::{HttpClient, HttpConnector};
     use object_store::prefix::PrefixStore;
     use object_store::{BackoffConfig, ClientOptions, ObjectStore, RetryConfig};
     use std::sync::Arc;
@@ -105,6 +129,24 @@ mod client {
     const RETRY_TIMEOUT: Duration = Duration::from_secs(10);
     const RETRIES_MAX: usize = 3;
 
+    /// Makes the client's connections by these settings.
+    #[derive(Debug)]
+    struct ByTls(rustls::ClientConfig);
+
+    impl HttpConnector for ByTls {
+        fn connect(&self, _: &ClientOptions) -> object_store::Result<HttpClient> {
+            let client = reqwest::Client::builder()
+                .tls_backend_preconfigured(self.0.clone())
+                .https_only(true)
+                .http1_only()
+                .timeout(REQUEST_TIMEOUT)
+                .connect_timeout(CONNECT_TIMEOUT)
+                .build();
+            let failed = |error| object_store::Error::Generic { store: "S3", source: Box::new(error) };
+            Ok(HttpClient::new(client.map_err(failed)?))
+        }
+    }
+
     impl S3Options {
         /// A client of the bucket. It connects with the first call.
         ///
@@ -114,6 +156,7 @@ mod client {
             self.check()?;
             // The client takes the TLS of the process. Somebody else may have set it, which is as good.
             let _set_before = rustls::crypto::ring::default_provider().install_default().is_err();
+            let is_plain = self.endpoint.starts_with("http://");
             let backoff = BackoffConfig {
                 init_backoff: Duration::from_millis(100),
                 max_backoff: Duration::from_secs(2),
@@ -122,14 +165,19 @@ mod client {
             let client = ClientOptions::new()
                 .with_timeout(REQUEST_TIMEOUT)
                 .with_connect_timeout(CONNECT_TIMEOUT)
-                .with_allow_http(self.allow_http);
-            let objects = AmazonS3Builder::new()
+                .with_allow_http(is_plain);
+            let mut builder = AmazonS3Builder::new();
+            if let Some(tls) = &self.tls {
+                // The files as they are now: the client keeps its connections' settings.
+                builder = builder.with_http_connector(ByTls(tls.config()?));
+            }
+            let objects = builder
                 .with_endpoint(self.endpoint.trim_end_matches('/'))
                 .with_bucket_name(&self.bucket)
                 .with_region(&self.region)
                 .with_access_key_id(&self.access_key_id)
                 .with_secret_access_key(&self.secret_access_key)
-                .with_allow_http(self.allow_http)
+                .with_allow_http(is_plain)
                 // Some servers do not know it, and objects go one by one.
                 .with_disable_bulk_delete(true)
                 .with_client_options(client)
@@ -156,7 +204,8 @@ mod tests {
             prefix: "far/one".into(),
             access_key_id: "id".into(),
             secret_access_key: "hush".into(),
-            allow_http: false,
+            tls: None,
+            plaintext: false,
         }
     }
 
@@ -170,8 +219,19 @@ mod tests {
             said(S3Options { secret_access_key: String::new(), ..options() }).contains("secret_access_key")
         );
         let plain = S3Options { endpoint: "http://127.0.0.1:1".into(), ..options() };
-        assert!(said(plain.clone()).contains("allow_http"));
-        assert_eq!(S3Options { allow_http: true, ..plain }.check(), Ok(()));
+        assert_eq!(plain.check(), Ok(()));
+        let elsewhere = S3Options { endpoint: "http://s3.example.com".into(), ..options() };
+        assert!(said(elsewhere.clone()).contains("S3 at s3.example.com is not on this machine"));
+        assert_eq!(S3Options { plaintext: true, ..elsewhere.clone() }.check(), Ok(()));
+        let tls = Some(TlsOptions::default());
+        assert!(said(S3Options { tls: tls.clone(), ..plain }).contains("contradict"));
+        assert!(said(S3Options { tls: tls.clone(), plaintext: true, ..options() }).contains("contradict"));
+        assert_eq!(S3Options { tls, ..options() }.check(), Ok(()));
+        let named = Some(TlsOptions { server_name: Some("s3".into()), ..TlsOptions::default() });
+        assert!(said(S3Options { tls: named, ..options() }).contains("server_name"));
+        assert!(
+            said(S3Options { endpoint: "ftp://s3.example.com".into(), ..options() }).contains("https://")
+        );
         let with_user = said(S3Options { endpoint: "https://u:hush@s3.example.com".into(), ..options() });
         assert!(with_user.contains("s3.endpoint") && !with_user.contains("hush"), "{with_user}");
         assert!(said(S3Options { prefix: "a//b".into(), ..options() }).contains("s3.prefix"));

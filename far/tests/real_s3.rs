@@ -41,7 +41,8 @@ fn bucket(server: &Server, prefix: &str) -> S3Options {
         prefix: prefix.to_owned(),
         access_key_id: setting("access_key_id"),
         secret_access_key: setting("secret_access_key"),
-        allow_http: true,
+        tls: None,
+        plaintext: false,
     }
 }
 

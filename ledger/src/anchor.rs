@@ -76,8 +76,12 @@ impl FileAnchor {
                 kept.heads.push(head);
                 continue;
             }
-            let last = kept.heads.iter().rposition(|one| *one == head).ok_or_else(wrong)?;
-            kept.heads.truncate(last + 1);
+            match kept.heads.iter().rposition(|one| *one == head) {
+                Some(last) => kept.heads.truncate(last + 1),
+                // Every chain begins with it, also one whose anchor was begun later.
+                None if head == Head::NONE => kept.heads = vec![head],
+                None => return Err(wrong()),
+            }
             kept.losses += 1;
         }
         Ok(kept)

@@ -12,6 +12,7 @@ use crate::model::{
     Settlement, Writers,
 };
 use crate::reconcile::Reconciliation;
+use crate::sealer::SealError;
 use crate::withdrawal::{Held, HoldOutcome, StoredWithdrawal};
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -100,7 +101,10 @@ pub(crate) trait Transaction: Debug {
 pub(crate) trait Chain: Debug + Send {
     /// Seals one range of what is closed, of about so many rows, behind seal `after`, 0 for none. `None` where there is
     /// none, or another sealer is at it or was faster: a seal is made only when the one before it is anchored.
-    fn seal(&mut self, after: i64, rows_max: usize, now_ms: i64) -> Result<Option<Seal>, LedgerError>;
+    fn seal(&mut self, after: i64, rows_max: usize, now_ms: i64) -> Result<Option<Seal>, SealError>;
+
+    /// Goes on sealing on another database cluster than that of the last seal. Nothing to a ledger in a file.
+    fn accept_cluster(&mut self) {}
 
     /// Reads what is committed.
     fn read(&self) -> &dyn Read;

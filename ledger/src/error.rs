@@ -51,6 +51,14 @@ pub enum OpenError {
         /// What was refused, and what to grant.
         what: String,
     },
+    /// The server cannot be trusted, refuses this client's certificate, or takes no TLS: correct certificates or options.
+    #[error("{path} cannot be spoken to by TLS: {what}")]
+    Untrusted {
+        /// Where the ledger should be.
+        path: String,
+        /// What is wrong, and the remedy.
+        what: String,
+    },
     /// There is no such database: create it, or correct the address.
     #[error("{path}: there is no such database; create it, or correct the address")]
     NoDatabase {

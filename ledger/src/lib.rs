@@ -95,4 +95,6 @@ pub use sealer::{SEAL_ROWS_MAX, SealError, Sealer};
 pub use sqlite::LedgerOptions;
 pub use tx::Tx;
 pub use verify::{FINDINGS_MAX, Finding, Tampering, Verified, VerifyError};
+#[cfg(feature = "postgres")]
+pub use windfall_tls::TlsOptions;
 pub use withdrawal::{HoldOutcome, StoredWithdrawal, WithdrawalStatus};

@@ -49,6 +49,18 @@ pub enum SealError {
         /// From where to where it went, or what could not be read.
         why: String,
     },
+    /// The last seal was made on another PostgreSQL cluster. Nothing was sealed.
+    #[error(
+        "the last seal was made on the PostgreSQL cluster {before}, and this one is {here}. If it continues the other's \
+         numbers of transactions, as after pg_upgrade, verify the chain and go on once with --accept-cluster. If the tables \
+         were loaded into it, as by pg_restore, its transactions are numbered anew and it cannot be sealed on"
+    )]
+    Moved {
+        /// The identifier of the cluster on which the last seal was made.
+        before: i64,
+        /// The identifier of this cluster.
+        here: i64,
+    },
     /// The ledger has another seal of this number: its chain was rewritten. Nothing was sealed.
     #[error(
         "seal {seal} is not the one that is anchored: run windfall ledger verify before anything is sealed"
@@ -112,6 +124,14 @@ impl Sealer {
     #[must_use]
     pub fn with_accepted_loss(mut self, seal: i64) -> Self {
         self.accept_loss = Some(seal);
+        self
+    }
+
+    /// Sealing goes on though the last seal was made on another PostgreSQL cluster. This one must number its transactions
+    /// on from there, as after `pg_upgrade`; verify the chain first.
+    #[must_use]
+    pub fn with_accepted_cluster(mut self) -> Self {
+        self.chain.accept_cluster();
         self
     }
 
@@ -199,8 +219,14 @@ fn give_up(ledger: &dyn Read, anchor: &mut dyn Anchor) -> Result<Head, SealError
             Err(other) => return Err(other),
         }
     }
-    // The anchor was begun with seals that the ledger had: not one of them is left.
-    Err(SealError::Unanchored { seals: ledger.last_seal()?.map_or(0, |last| last.id), anchored: 0 })
+    // Not one of the anchored seals is left, as where the database lost all of its chain. Every chain begins with none.
+    match ledger.last_seal()? {
+        Some(last) if last.id > 1 => Err(SealError::Unanchored { seals: last.id, anchored: 0 }),
+        _ => {
+            anchor.give_up(Head::NONE)?;
+            Ok(Head::NONE)
+        }
+    }
 }
 
 fn is_in_chain(ledger: &dyn Read, head: Head) -> Result<(), SealError> {

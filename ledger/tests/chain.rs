@@ -276,6 +276,24 @@ fn lost_seals_are_given_up_by_name_alone() {
     assert!(matches!(sealer.seal(&mut sealed.anchor(), 5_000), Err(SealError::Rewritten { seal: 2 })));
 }
 
+/// An anchor that was begun behind seals that the ledger had says nothing of its beginning.
+#[test]
+fn a_chain_that_was_lost_whole_begins_again() {
+    let sealed = sealed();
+    std::fs::remove_file(sealed.folder.path().join("anchor")).unwrap();
+    let mut sealer = Sealer::open(sealed.path()).unwrap().with_new_anchor();
+    assert_eq!(sealer.seal(&mut sealed.anchor(), 5_000).unwrap(), None);
+    sealed.sql("DELETE FROM seal_pages; DELETE FROM seals;");
+    let mut sealer = Sealer::open(sealed.path()).unwrap();
+    assert!(matches!(sealer.seal(&mut sealed.anchor(), 5_000), Err(SealError::Gone { seal: 4 })));
+    let mut sealer = Sealer::open(sealed.path()).unwrap().with_accepted_loss(4);
+    assert_eq!(sealer.seal(&mut sealed.anchor(), 5_000).unwrap().map(|one| one.id), Some(1));
+    sealed.seal_all().unwrap();
+    let found = sealed.verify();
+    assert!(found.is_clean(), "{found:?}");
+    assert_eq!((found.losses, found.transfers, found.unsealed), (1, 14, 0));
+}
+
 /// Set for the child alone: its data directory.
 const CHILD: &str = "WINDFALL_TEST_SEAL_DIR";
 

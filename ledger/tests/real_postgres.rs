@@ -12,7 +12,7 @@ use windfall_conformance::ledger::{self, Fixture, Place};
 use windfall_contract::accounts::Withdrawal;
 use windfall_ledger::{
     Anchor, FileAnchor, Guard, HoldOutcome, Ledger, LedgerReader, MigrateOptions, Migrated, OpenError, Order,
-    OrderOutcome, PostgresOptions, Sealer, Tampering, Unbudgeted, Verified, Writers,
+    OrderOutcome, PostgresOptions, SealError, Sealer, Tampering, Unbudgeted, Verified, Writers,
 };
 use windfall_servers::Servers;
 
@@ -51,7 +51,13 @@ impl Schemas {
 
 impl Schema {
     fn options(&self) -> PostgresOptions {
-        PostgresOptions { schema: self.name.clone(), ..PostgresOptions::default() }
+        // A test may be away from its transaction for longer than a service, where the machine is busy.
+        let idle_in_transaction_timeout_ms = 600_000;
+        PostgresOptions {
+            schema: self.name.clone(),
+            idle_in_transaction_timeout_ms,
+            ..PostgresOptions::default()
+        }
     }
 
     /// Whatever else is connected to the server of all tests.
@@ -412,6 +418,35 @@ fn each_kind_of_tampering_is_found_and_named() {
         assert_eq!(finding.transfer.is_some(), is_named, "{name}: {found:?}");
         assert!(!is_named || finding.what.contains(&finding.transfer.unwrap().to_string()), "{finding}");
     }
+}
+
+/// The last seal's cluster is changed here in place of the server.
+#[test]
+#[ignore = "needs real servers: ./dev test runs it"]
+fn a_ledger_that_was_moved_to_another_cluster_is_sealed_on_by_name_alone() {
+    let place = Schemas::shared().schema().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let mut anchor = FileAnchor::new(folder.path().join("anchor"));
+    let mut ledger = place.open(Unbudgeted::Allow).unwrap();
+    ledger.apply(&[cash("order/1")]).unwrap();
+    assert_eq!(seal_up_to(&place, &mut anchor, 1).transfers, 1);
+    run(
+        &place,
+        "ALTER TABLE seals DISABLE TRIGGER USER; UPDATE seals SET system = system + 1; \
+         ALTER TABLE seals ENABLE TRIGGER USER",
+    )
+    .unwrap();
+    ledger.apply(&[cash("order/2")]).unwrap();
+    let refused = place.sealer().unwrap().seal(&mut anchor, 5_000).unwrap_err();
+    assert!(matches!(refused, SealError::Moved { before, here } if before == here + 1), "{refused}");
+    // Nobody has to wait for the range to be final: it is refused either way.
+    let (mut sealer, began) = (place.sealer().unwrap().with_accepted_cluster(), Instant::now());
+    while sealer.seal(&mut anchor, 5_000).unwrap().is_none() {
+        assert!(began.elapsed() < Duration::from_secs(60), "the second transfer is never final");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    ledger.apply(&[cash("order/3")]).unwrap();
+    assert!(seal_up_to(&place, &mut anchor, 3).is_clean());
 }
 
 /// Set for the child alone: the server, the schema and the anchor.

@@ -39,7 +39,13 @@ impl Schema {
     }
 
     fn options(&self) -> PostgresOptions {
-        PostgresOptions { schema: self.name.clone(), ..PostgresOptions::default() }
+        // A test may be away from its transaction for longer than a service, where the machine is busy.
+        let idle_in_transaction_timeout_ms = 600_000;
+        PostgresOptions {
+            schema: self.name.clone(),
+            idle_in_transaction_timeout_ms,
+            ..PostgresOptions::default()
+        }
     }
 
     /// The address with a name for its connections, by which the server knows this test's.

@@ -5,8 +5,7 @@
 //! there is unknown.
 
 use super::options::{BACKOFF_FIRST, BACKOFF_MAX, LinkOptions, OpenRedisError, PROBE_EVERY};
-use super::server;
-use redis::aio::MultiplexedConnection;
+use super::server::{self, Connection};
 use redis::{Cmd, ConnectionInfo, Pipeline, RedisError, Value};
 use std::sync::Arc;
 use tokio::runtime::Handle;
@@ -26,7 +25,7 @@ pub(super) struct Link {
 enum State {
     /// The first try is under way, after a loss or after the start.
     Connecting,
-    Up(MultiplexedConnection, u64),
+    Up(Connection, u64),
     /// Why the last try failed.
     Down(Arc<str>),
 }
@@ -63,7 +62,7 @@ impl Link {
         deadline: Instant,
     ) -> Result<Vec<Value>, Trouble> {
         let (mut connection, number) = self.connection(deadline).await?;
-        let answers = connection.send_packed_commands(pipeline, 0, pipeline.len());
+        let answers = connection.pipeline(pipeline);
         let error = match timeout_at(deadline, answers).await {
             Ok(Ok(answers)) if answers.len() == pipeline.len() => return Ok(answers),
             Ok(Ok(answers)) => Trouble::Failed(format!("{} answers for {}", answers.len(), pipeline.len())),
@@ -76,7 +75,7 @@ impl Link {
         Err(error)
     }
 
-    async fn connection(&self, deadline: Instant) -> Result<(MultiplexedConnection, u64), Trouble> {
+    async fn connection(&self, deadline: Instant) -> Result<(Connection, u64), Trouble> {
         let mut state = self.state.clone();
         loop {
             let now = state.borrow_and_update().clone();
@@ -144,15 +143,15 @@ impl Keeper {
         }
     }
 
-    async fn connect(&self) -> Result<MultiplexedConnection, OpenRedisError> {
-        let mut connection = server::connect(&self.info, self.options.connect_timeout).await?;
+    async fn connect(&self) -> Result<Connection, OpenRedisError> {
+        let mut connection = server::connect(&self.info, &self.options).await?;
         // Each time: a server that was away may come back as another one, or as one that does not suit.
         server::suits(&mut connection, &self.info, &self.options).await?;
         Ok(connection)
     }
 
     /// A server that died in silence is noticed though nobody calls, and though callers give up before we do.
-    async fn until_lost(&mut self, mut connection: MultiplexedConnection, number: u64) {
+    async fn until_lost(&mut self, mut connection: Connection, number: u64) {
         let probe: Cmd = redis::cmd("PING");
         let patience = self.options.call_timeout.max(PROBE_EVERY);
         loop {
@@ -160,7 +159,7 @@ impl Keeper {
             if timeout(PROBE_EVERY, self.lost.wait_for(|lost| *lost >= number)).await.is_ok() {
                 return;
             }
-            match timeout(patience, connection.send_packed_command(&probe)).await {
+            match timeout(patience, connection.command(&probe)).await {
                 Ok(Ok(_)) => {}
                 Ok(Err(error)) if !is_fatal(&error) => {}
                 Ok(Err(_)) | Err(_) => return,

@@ -4,7 +4,9 @@
 //! and its "no such key" would be believed (I7).
 
 use super::link::{Link, Trouble};
-use super::options::{LinkOptions, NODES_MAX, NoAnswer, OpenRedisError, REDIRECTS_MAX, REFRESH_PAUSE};
+use super::options::{
+    LinkOptions, NODES_MAX, NoAnswer, OpenRedisError, REDIRECTS_MAX, REFRESH_PAUSE, SERVER,
+};
 use super::server;
 use super::slots::{self, SLOTS};
 use futures_util::future::{join_all, select_ok};
@@ -247,6 +249,10 @@ impl Shared {
     /// The connection settings of a node; every node takes the credentials of the first.
     fn info_of(&self, host: &str, port: u16) -> Option<ConnectionInfo> {
         let seed = self.seeds.first()?;
+        if let Err(error) = self.options.security.allow(SERVER, host) {
+            tracing::error!(%error, "the cluster names a node that must not be connected to");
+            return None;
+        }
         let info = (host, port).into_connection_info().ok()?;
         Some(
             info.set_redis_settings(seed.redis_settings().clone())
@@ -303,7 +309,7 @@ impl Shared {
     async fn ask_slots(&self, info: &ConnectionInfo) -> Result<Vec<slots::Owned>, OpenRedisError> {
         let within = self.options.connect_timeout;
         let place = info.addr().to_string();
-        let mut connection = server::connect(info, within).await?;
+        let mut connection = server::connect(info, &self.options).await?;
         let answer = server::ask(&mut connection, redis::cmd("CLUSTER").arg("SLOTS"), within).await;
         let answer = answer.map_err(|error| server::explain(&place, &error))?;
         let asked = match info.addr() {

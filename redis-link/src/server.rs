@@ -3,34 +3,114 @@
 use super::options::{LinkOptions, OpenRedisError, VERSION_MIN};
 use redis::aio::MultiplexedConnection;
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, ErrorKind, RedisError, ServerErrorKind, Value,
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, Pipeline, RedisError,
+    RedisResult, ServerErrorKind, Value,
 };
+use std::sync::Arc;
 use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
+use windfall_tls::{HandshakeError, Security, TlsOptions, WANTS_TLS};
 
-/// Makes a connection and introduces itself.
+/// A connection. When its last copy is dropped, it closes.
+#[derive(Clone)]
+pub(super) struct Connection {
+    calls: MultiplexedConnection,
+    /// What reads and writes a connection that was not made by the client itself.
+    _io: Option<Arc<Io>>,
+}
+
+/// The task that reads and writes a connection.
+struct Io(JoinHandle<()>);
+
+impl Drop for Io {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Connection {
+    pub(super) async fn pipeline(&mut self, pipeline: &Pipeline) -> RedisResult<Vec<Value>> {
+        self.calls.send_packed_commands(pipeline, 0, pipeline.len()).await
+    }
+
+    pub(super) async fn command(&mut self, command: &Cmd) -> RedisResult<Value> {
+        self.calls.send_packed_command(command).await
+    }
+}
+
+/// Makes a connection and introduces itself, both within the time that making a connection may take.
 pub(super) async fn connect(
     info: &ConnectionInfo,
-    within: Duration,
-) -> Result<MultiplexedConnection, OpenRedisError> {
+    options: &LinkOptions,
+) -> Result<Connection, OpenRedisError> {
     let place = info.addr().to_string();
-    let client = Client::open(info.clone()).map_err(|error| explain(&place, &error))?;
-    // Our own time limits hold for calls: they know what to give up.
-    let config = AsyncConnectionConfig::new().set_connection_timeout(Some(within)).set_response_timeout(None);
-    match timeout(within, client.get_multiplexed_async_connection_with_config(&config)).await {
-        Ok(Ok(connection)) => Ok(connection),
-        Ok(Err(error)) => Err(explain(&place, &error)),
+    let within = options.connect_timeout;
+    let made = match &options.security {
+        Security::Tls(tls) => timeout(within, protected(info, tls)).await,
+        Security::Local | Security::Plaintext => timeout(within, plain(info, within)).await,
+    };
+    match made {
+        Ok(made) => made,
+        Err(_) if options.security.tls().is_some() => {
+            let what = "no TLS connection in time; check that this port takes TLS".into();
+            Err(OpenRedisError::Unreachable { place, what })
+        }
         Err(_) => Err(OpenRedisError::Unreachable { place, what: "no answer in time".into() }),
     }
 }
 
+// Our own time limits hold for calls: they know what to give up.
+fn config() -> AsyncConnectionConfig {
+    AsyncConnectionConfig::new().set_response_timeout(None)
+}
+
+async fn plain(info: &ConnectionInfo, within: Duration) -> Result<Connection, OpenRedisError> {
+    let place = info.addr().to_string();
+    let client = Client::open(info.clone()).map_err(|error| explain(&place, &error))?;
+    let config = config().set_connection_timeout(Some(within));
+    let calls = client.get_multiplexed_async_connection_with_config(&config).await;
+    Ok(Connection { calls: calls.map_err(|error| explain(&place, &error))?, _io: None })
+}
+
+async fn protected(info: &ConnectionInfo, tls: &TlsOptions) -> Result<Connection, OpenRedisError> {
+    let place = info.addr().to_string();
+    let ConnectionAddr::Tcp(host, port) = info.addr() else {
+        return Err(OpenRedisError::Invalid(format!("{place} is no address for TLS")));
+    };
+    let unreachable = |error: &std::io::Error| OpenRedisError::Unreachable {
+        place: place.clone(),
+        what: error.to_string(),
+    };
+    let stream = TcpStream::connect((host.as_str(), *port)).await.map_err(|error| unreachable(&error))?;
+    stream.set_nodelay(true).map_err(|error| unreachable(&error))?;
+    let stream = tls.connect(host, stream).await.map_err(|error| match error {
+        HandshakeError::Lost(error) => {
+            let what =
+                format!("it hung up during the TLS handshake: {error}; check that this port takes TLS");
+            OpenRedisError::Unreachable { place: place.clone(), what }
+        }
+        // The files may be replaced just now: a link tries on.
+        refused => OpenRedisError::Untrusted { place: place.clone(), what: refused.to_string() },
+    })?;
+    let refusal = stream.refusal();
+    let made = MultiplexedConnection::new_with_config(info.redis_settings(), stream, config()).await;
+    let (calls, io) = made.map_err(|error| match refusal.get() {
+        // The client's own error has lost it.
+        Some(what) => OpenRedisError::Untrusted { place: place.clone(), what: what.to_owned() },
+        None => explain(&place, &error),
+    })?;
+    Ok(Connection { calls, _io: Some(Arc::new(Io(tokio::spawn(io)))) })
+}
+
 /// Sends one command and waits for its answer, at most for `within`.
 pub(super) async fn ask(
-    connection: &mut MultiplexedConnection,
+    connection: &mut Connection,
     question: &Cmd,
     within: Duration,
 ) -> Result<Value, RedisError> {
-    match timeout(within, connection.send_packed_command(question)).await {
+    match timeout(within, connection.command(question)).await {
         Ok(Ok(Value::ServerError(error))) => Err(error.into()),
         Ok(answer) => answer,
         Err(_) => Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()),
@@ -59,13 +139,13 @@ impl Report {
 /// # Errors
 /// [`OpenRedisError`].
 pub async fn check(info: &ConnectionInfo, options: &LinkOptions) -> Result<Report, OpenRedisError> {
-    let mut connection = connect(info, options.connect_timeout).await?;
+    let mut connection = connect(info, options).await?;
     suits(&mut connection, info, options).await
 }
 
 /// Looks whether the server behind a connection suits the driver, and answers with what it says of itself.
 pub(super) async fn suits(
-    connection: &mut MultiplexedConnection,
+    connection: &mut Connection,
     info: &ConnectionInfo,
     options: &LinkOptions,
 ) -> Result<Report, OpenRedisError> {
@@ -135,7 +215,7 @@ pub(super) fn explain(place: &str, error: &RedisError) -> OpenRedisError {
         ErrorKind::Parse => OpenRedisError::NotRedis { place, what },
         // So does a proxy in front of a Redis that is away, and what is no Redis and does not understand us.
         ErrorKind::Io if error.is_connection_dropped() && !error.is_connection_refusal() => {
-            let what = format!("it hung up: {what}; perhaps it is not Redis, so check the port");
+            let what = format!("it hung up: {what}; check the port, perhaps it is not Redis, or {WANTS_TLS}");
             OpenRedisError::Unreachable { place, what }
         }
         ErrorKind::Io => OpenRedisError::Unreachable { place, what },

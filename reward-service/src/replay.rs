@@ -240,7 +240,8 @@ const fn can_be_vouched_for(refused: Option<&Refused>) -> bool {
             | Refused::UnknownKey { .. }
             | Refused::DestroyedKey { .. }
             | Refused::UnknownOrigin { .. }
-            | Refused::OriginGone { .. },
+            | Refused::OriginGone { .. }
+            | Refused::UnsignedOrigin { .. },
         ) => true,
         Some(_) => false,
     }

@@ -5,7 +5,11 @@ pub use windfall_contract::broker::{Broker, OpenError};
 #[cfg(feature = "embedded")]
 pub use windfall_queue_embedded::{EmbeddedBroker, EmbeddedOptions};
 #[cfg(feature = "kafka")]
+pub use windfall_queue_kafka::TlsOptions;
+#[cfg(feature = "kafka")]
 pub use windfall_queue_kafka::{KafkaBroker, KafkaOptions};
+#[cfg(all(feature = "rocketmq", not(feature = "kafka")))]
+pub use windfall_queue_rocketmq::TlsOptions;
 #[cfg(feature = "rocketmq")]
 pub use windfall_queue_rocketmq::{RocketBroker, RocketOptions};
 

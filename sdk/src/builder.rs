@@ -111,7 +111,8 @@ impl SdkBuilder {
         self
     }
 
-    /// The Kafka cluster at `bootstrap_servers` (`host:port` with commas between) is what the rules call `name`.
+    /// The Kafka cluster at `bootstrap_servers` (`host:port` with commas between) is what the rules call `name`. It is
+    /// on this machine; elsewhere [`kafka_with`](Self::kafka_with) has to say `tls`, or `plaintext`.
     #[cfg(feature = "kafka")]
     pub fn kafka(self, name: impl Into<String>, bootstrap_servers: &str) -> Self {
         self.kafka_with(name, crate::brokers::KafkaOptions::at(bootstrap_servers))
@@ -123,7 +124,8 @@ impl SdkBuilder {
         self.source(name, BrokerSource::Kafka(Box::new(options)))
     }
 
-    /// The RocketMQ proxy at `endpoint` (`host:port` of its gRPC port) is what the rules call `name`.
+    /// The RocketMQ proxy at `endpoint` (`host:port` of its gRPC port) is what the rules call `name`. It is on this machine;
+    /// elsewhere [`rocketmq_with`](Self::rocketmq_with) has to say `tls`, or `plaintext`.
     #[cfg(feature = "rocketmq")]
     pub fn rocketmq(self, name: impl Into<String>, endpoint: impl Into<String>) -> Self {
         let endpoints = vec![endpoint.into()];

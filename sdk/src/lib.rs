@@ -25,8 +25,8 @@
 //!     let sdk = Sdk::builder("windfall")
 //!         .rules_file("rules.toml") // queues and routes, followed as they change
 //!         .keys_file("keys.toml") // made by: windfall keys new
-//!         .kafka("a", "kafka-a:9092")
-//!         .kafka("b", "kafka-b:9092")
+//!         .kafka("a", "localhost:9092") // elsewhere: kafka_with, and TLS
+//!         .kafka("b", "localhost:9192")
 //!         .spool_dir("spool") // events wait here until a broker has them
 //!         .build()?;
 //!     let rain = RedPacketRain::new(&sdk, "spring-2027", "cash")?;

@@ -58,5 +58,5 @@ pub use key_file::{ChangeError, KeyFile};
 pub use mac::QueueTag;
 pub use ring::{LiveRing, NoPrimary, Ring};
 pub use sign::{SIGNATURE_BYTES, SignError, Signature, Signer};
-pub use verify::{Refused, Verified, Verifier};
+pub use verify::{Refused, UNSIGNED_ORIGIN, Verified, Verifier};
 pub use windfall_key_file::KeyFileError;

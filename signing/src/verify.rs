@@ -8,11 +8,16 @@ use std::sync::Arc;
 use windfall_proto::record::{self, SignedParts};
 use windfall_proto::wire::Malformed;
 
+/// The origin of a copy whose original nobody had signed: it came in where unsigned records are accepted. No key has this
+/// number.
+pub const UNSIGNED_ORIGIN: u32 = u32::MAX;
+
 /// Verifies records of one tenant, or of a few, with the ring in force. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Verifier {
     ring: LiveRing,
     tenants: Arc<[Box<str>]>,
+    takes_unsigned_origins: bool,
 }
 
 /// Who signed a record.
@@ -20,7 +25,8 @@ pub struct Verifier {
 pub struct Verified {
     /// The number of the key that signed it.
     pub key: u32,
-    /// The number of the key that signed its original; `key` where it is no copy.
+    /// The number of the key that signed its original; `key` where it is no copy; [`UNSIGNED_ORIGIN`] where nobody had signed
+    /// it.
     pub origin: u32,
 }
 
@@ -83,11 +89,17 @@ pub enum Refused {
         /// The origin that it names.
         origin: u32,
     },
+    /// Nobody had signed its original, and none of this verifier's topics accepts such records.
+    #[error("it is a copy, made with key {key}, of a record that nobody had signed")]
+    UnsignedOrigin {
+        /// The key that signed the copy.
+        key: u32,
+    },
 }
 
 impl Refused {
     /// Every reason's name in metrics.
-    pub const NAMES: [&'static str; 10] = [
+    pub const NAMES: [&'static str; 11] = [
         "malformed",
         "unsigned",
         "version",
@@ -98,6 +110,7 @@ impl Refused {
         "no_copier",
         "unknown_origin",
         "origin_gone",
+        "unsigned_origin",
     ];
 
     /// Its name in metrics.
@@ -113,6 +126,7 @@ impl Refused {
             Self::NoCopier { .. } => "no_copier",
             Self::UnknownOrigin { .. } => "unknown_origin",
             Self::OriginGone { .. } => "origin_gone",
+            Self::UnsignedOrigin { .. } => "unsigned_origin",
         }
     }
 
@@ -135,7 +149,14 @@ impl Verifier {
 
     /// A verifier of records of any of these tenants. Each one more costs a short code per refused record.
     pub fn of_tenants<'t>(ring: &LiveRing, tenants: impl IntoIterator<Item = &'t str>) -> Self {
-        Self { ring: ring.clone(), tenants: tenants.into_iter().map(Box::from).collect() }
+        let tenants = tenants.into_iter().map(Box::from).collect();
+        Self { ring: ring.clone(), tenants, takes_unsigned_origins: false }
+    }
+
+    /// The same verifier, which says of copies of records that nobody had signed who made them, in place of refusing them.
+    #[must_use]
+    pub fn with_unsigned_origins(self) -> Self {
+        Self { takes_unsigned_origins: true, ..self }
     }
 
     /// Says by which key a record was signed. `may_carry` says whether the topic that the record was read from belongs to
@@ -190,6 +211,10 @@ impl Verifier {
         let origin = parts.origin;
         if !entry.info.may_copy {
             return Err(Refused::NoCopier { key, origin });
+        }
+        if origin == UNSIGNED_ORIGIN {
+            let taken = Ok(Verified { key, origin });
+            return if self.takes_unsigned_origins { taken } else { Err(Refused::UnsignedOrigin { key }) };
         }
         match ring.key(origin).map(|entry| entry.info.state) {
             None => Err(Refused::UnknownOrigin { origin }),

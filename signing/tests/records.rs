@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use std::path::PathBuf;
 use windfall_proto::record::{self, Head};
 use windfall_signing::{
-    KeyFile, LiveRing, QueueTag, Refused, Ring, SIGNATURE_BYTES, Signer, Verified, Verifier,
+    KeyFile, LiveRing, QueueTag, Refused, Ring, SIGNATURE_BYTES, Signer, UNSIGNED_ORIGIN, Verified, Verifier,
 };
 
 const TENANT: &str = "acme";
@@ -268,6 +268,14 @@ fn a_copy_names_its_origin_and_only_some_keys_may_sign_one() {
     assert_eq!(keys.verify(&keys.sign("mall", &copy(2))), Ok(Verified { key: 2, origin: 2 }));
     assert_eq!(keys.verify(&keys.sign("mall", &copy(1))), Err(Refused::NoCopier { key: 2, origin: 1 }));
     assert_eq!(keys.verify(&keys.sign("consumer", &copy(50))), Err(Refused::UnknownOrigin { origin: 50 }));
+    // A copy of what nobody had signed is no better than that, but for those who accept it by name.
+    let of_nobody = keys.sign("consumer", &copy(UNSIGNED_ORIGIN));
+    assert_eq!(keys.verify(&of_nobody), Err(Refused::UnsignedOrigin { key: 3 }));
+    let accepting = Verifier::new(&keys.ring, "acme").with_unsigned_origins();
+    let taken = accepting.verify(&of_nobody, |_| true);
+    assert_eq!(taken, Ok(Verified { key: 3, origin: UNSIGNED_ORIGIN }));
+    let refused = accepting.verify(&keys.sign("mall", &copy(UNSIGNED_ORIGIN)), |_| true);
+    assert_eq!(refused, Err(Refused::NoCopier { key: 2, origin: UNSIGNED_ORIGIN }));
     // A key that leaked is destroyed, and copies of what it signed are refused, too.
     keys.change(|file| file.retire(1).unwrap());
     assert_eq!(keys.verify(&of_gateway), Ok(Verified { key: 3, origin: 1 }));

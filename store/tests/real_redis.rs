@@ -252,7 +252,7 @@ async fn open_says_what_is_wrong() {
     let error =
         open(RedisOptions { is_cluster: true, ..patient(RedisOptions::at(server.url())) }).await.unwrap_err();
     assert!(error.to_string().contains("is no cluster"), "{error}");
-    for wrong in ["rediss://127.0.0.1:6379", "http://127.0.0.1", "127.0.0.1:port"] {
+    for wrong in ["redis+unix:///tmp/redis.sock", "http://127.0.0.1", "127.0.0.1:port", "10.0.0.5:6379"] {
         let error = open(at(wrong)).await.unwrap_err();
         assert!(matches!(error, OpenRedisError::Invalid(_)), "{error:?}");
     }

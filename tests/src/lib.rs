@@ -4,7 +4,8 @@
 //! `tests/`: `demo` (the whole way, its report and exit codes), `crash` (kill -9 at seeded moments), `sabotage`
 //! (a broken promise must be noticed), `bad_input` (a clear error, and nothing changed), `services` and `services_grpc`
 //! (every call and every error, by HTTP and by the gRPC clients), `timers_to_jobs` (timers that go to a task queue, in a
-//! process that is killed) and `attacks` (who must get nothing, within bounded memory).
+//! process that is killed) and `attacks` (who must get nothing, within bounded memory). The attacks of those without a key
+//! ([`keyless`]) are also made on a server of `edge` alone, by its own test `bounds`.
 //!
 //! Those named `real_…` need real servers: `real_demo` and `real_bad_input` drive the binary, `real_churn` (processes
 //! that consume join, leave and are killed) and `real_failover` (the master broker is frozen) put the crates together
@@ -24,7 +25,9 @@
 //! ```
 
 mod binary;
+pub mod frames;
 mod ground;
+pub mod keyless;
 mod memory;
 pub mod raw;
 mod receiver;

@@ -15,9 +15,15 @@ impl Memory {
     /// # Panics
     /// If there is no such process.
     pub fn of(pid: u32) -> Self {
-        // Where that is not allowed the peak includes the start, so the check is the stricter one.
-        fs::write(format!("/proc/{pid}/clear_refs"), "5").ok();
-        Self { pid, before_bytes: read_bytes(pid, "VmRSS:") }
+        let memory = Self { pid, before_bytes: read_bytes(pid, "VmRSS:") };
+        memory.forget_peak();
+        memory
+    }
+
+    /// Begins the next peak with what the process has now, where the system can do so.
+    pub fn forget_peak(&self) {
+        // Where that is not allowed the peak includes what was before, so a check is the stricter one.
+        fs::write(format!("/proc/{}/clear_refs", self.pid), "5").ok();
     }
 
     /// How far its peak since then was above what it had.

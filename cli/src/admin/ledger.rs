@@ -35,6 +35,10 @@ pub enum LedgerCommand {
         /// was behind: the anchor notes it, and sealing goes on behind the last seal that is there
         #[arg(long, value_name = "SEAL")]
         accept_loss: Option<i64>,
+        /// Go on though the last seal was made on another PostgreSQL cluster, which this one continues, as after
+        /// pg_upgrade; verify first. Needed once
+        #[arg(long)]
+        accept_cluster: bool,
         /// Print JSON, one object a line
         #[arg(long)]
         json: bool,
@@ -88,7 +92,7 @@ impl LedgerPlace {
 /// Runs it.
 pub fn run(command: &LedgerCommand) -> Result<Outcome> {
     match command {
-        LedgerCommand::Seal { place, every_s, new_anchor, accept_loss, json } => {
+        LedgerCommand::Seal { place, every_s, new_anchor, accept_loss, accept_cluster, json } => {
             let (options, mut anchor) = place.open()?;
             let mark = options.open_mark()?;
             let mut sealer = options.ledger.open_sealer(&options.data)?;
@@ -97,6 +101,9 @@ pub fn run(command: &LedgerCommand) -> Result<Outcome> {
             }
             if *new_anchor {
                 sealer = sealer.with_new_anchor();
+            }
+            if *accept_cluster {
+                sealer = sealer.with_accepted_cluster();
             }
             if let Some(lost) = accept_loss {
                 sealer = sealer.with_accepted_loss(*lost);
@@ -156,7 +163,10 @@ fn seal(
 fn needs_a_person(error: &SealError, goes_on: bool) -> bool {
     match error {
         SealError::WentBack { .. } => !goes_on,
-        SealError::Gone { .. } | SealError::Rewritten { .. } | SealError::Unanchored { .. } => true,
+        SealError::Gone { .. }
+        | SealError::Rewritten { .. }
+        | SealError::Unanchored { .. }
+        | SealError::Moved { .. } => true,
         SealError::Ledger(error) => matches!(error, LedgerError::Damaged(_)),
         SealError::Anchor(_) => false,
     }

@@ -1,5 +1,5 @@
 //! Commands for operators: keys, signing keys, the ledger, rules, tokens, the failure archive, salvage files, running services,
-//! timers, jobs.
+//! timers, jobs, capacity.
 
 pub mod access;
 pub mod archive;
@@ -10,9 +10,11 @@ pub mod keys;
 pub mod ledger;
 mod ledger_mark;
 pub mod operate;
+pub mod plan;
 pub mod rules;
 pub mod salvage;
 pub mod schedule;
+pub mod shell;
 pub mod signing;
 pub mod token;
 pub mod topics;

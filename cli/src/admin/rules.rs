@@ -1,7 +1,9 @@
-//! `windfall rules`: look at the live rules, check a candidate, set it, roll back.
+//! `windfall rules`: look at the live rules, check a candidate, set it, change one thing, roll back.
+
+mod change;
 
 use super::{now_ms, utc};
-use crate::drivers::{Driver, RulesAt};
+use crate::drivers::{Driver, ON_A_COMMAND_LINE, ReachArgs, RulesAt};
 use crate::outcome::Outcome;
 use crate::services::ServiceOptions;
 use anyhow::{Context, Result};
@@ -24,7 +26,7 @@ pub enum RulesCommand {
     Show {
         #[command(flatten)]
         place: RulesPlace,
-        /// Print one JSON object with version, queues, limits and budgets
+        /// Print one JSON object with everything that the document says, every default written out
         #[arg(long)]
         json: bool,
     },
@@ -39,6 +41,26 @@ pub enum RulesCommand {
         #[command(flatten)]
         brokers: KnownBrokers,
     },
+    /// Say what differs between the rules in force and a document, or between two versions of the history
+    ///
+    /// Each line is a key with its value before and after; + is new, - is gone. Comments, the order of tables and defaults that
+    /// are written out are no difference.
+    Diff(change::DiffArgs),
+    /// Set the limit of a bonus type: `windfall rules limit badge 2000 200 --why "badge system is slow"`
+    ///
+    /// The rest of the document stays as it is, with its comments. If somebody else changes the rules at the same time, both changes
+    /// are made. The same command again changes nothing.
+    Limit(change::LimitArgs),
+    /// Set the fuse of a bonus type: closed, pause or divert
+    ///
+    /// The rest of the document stays as it is, with its comments. If somebody else changes the rules at the same time, both changes
+    /// are made. The same command again changes nothing.
+    Fuse(change::FuseArgs),
+    /// Set the share of a queue's users whose events go to its master topic
+    ///
+    /// The rest of the document stays as it is, with its comments. If somebody else changes the rules at the same time, both changes
+    /// are made. The same command again changes nothing.
+    Ratio(change::RatioArgs),
     /// List every change, with its version, its time, who made it and why
     History {
         #[command(flatten)]
@@ -87,7 +109,7 @@ pub struct RulesPlace {
     /// The file of the live rules
     #[arg(long, default_value = "rules.toml", conflicts_with = "etcd")]
     file: PathBuf,
-    /// The members of the etcd that holds the rules: http://host:port, separated by commas
+    /// The members of the etcd that holds the rules: host:port, also as https://host:port for TLS, separated by commas
     #[arg(long, value_name = "URL", value_delimiter = ',')]
     etcd: Vec<String>,
     /// The prefix of their keys in etcd
@@ -96,6 +118,8 @@ pub struct RulesPlace {
     /// The user of etcd, whose password is in the environment variable WINDFALL_ETCD_PASSWORD
     #[arg(long, value_name = "NAME", requires = "etcd")]
     etcd_user: Option<String>,
+    #[command(flatten)]
+    reach: ReachArgs,
 }
 
 impl RulesPlace {
@@ -113,7 +137,10 @@ impl RulesPlace {
             }
             None => None,
         };
-        RulesAt::etcd(self.etcd.clone(), self.etcd_prefix.clone(), user).store(Path::new("."), known_brokers)
+        let reach = self.reach.reach();
+        let at = RulesAt::etcd(self.etcd.clone(), self.etcd_prefix.clone(), user, &reach);
+        at.check().with_context(|| format!("--etcd cannot be used ({ON_A_COMMAND_LINE})"))?;
+        at.store(Path::new("."), known_brokers)
     }
 }
 
@@ -178,6 +205,10 @@ pub fn run(command: &RulesCommand) -> Result<Outcome> {
                 .with_context(|| format!("{place} stays as it is"))?;
             say(place, written)?;
         }
+        RulesCommand::Diff(args) => change::diff(args)?,
+        RulesCommand::Limit(args) => change::limit(args)?,
+        RulesCommand::Fuse(args) => change::fuse(args)?,
+        RulesCommand::Ratio(args) => change::ratio(args)?,
         RulesCommand::History { place, json } => history(place, *json)?,
         RulesCommand::Status { place, json } => return status(place, *json),
         RulesCommand::Rollback { place, version, remark } => {
@@ -283,36 +314,20 @@ fn show(place: &RulesPlace, json: bool) -> Result<()> {
             (name.clone(), row)
         })
         .collect();
-    let queues: serde_json::Map<_, _> = rules
-        .queues
-        .iter()
-        .map(|(name, queue)| {
-            let row = serde_json::json!({
-                "master": queue.master, "backup": queue.backup, "ratio": queue.ratio.percent(),
-            });
-            (name.clone(), row)
-        })
-        .collect();
-    let budgets: Vec<_> = rules
-        .budgets
-        .iter()
-        .map(|budget| {
-            serde_json::json!({
-                "activity": budget.activity, "scene": budget.scene, "type": budget.bonus_type,
-                "total": budget.total, "shards": budget.shards,
-            })
-        })
-        .collect();
-    let cap =
-        |cap: &windfall_contract::rules::Cap| serde_json::json!({"order": cap.order, "total": cap.total});
-    let caps: serde_json::Map<_, _> = rules.caps.iter().map(|(name, own)| (name.clone(), cap(own))).collect();
-    let object = serde_json::json!({
-        "version": rules.version,
-        "queues": queues,
-        "limits": {"global": limit(rules.limits.global), "types": types},
-        "budgets": budgets,
-        "caps": caps,
-    });
+    // The document's own keys, and the limits with what each type has in the end.
+    let mut object = windfall_config::rules_json(&rules);
+    if let Some(document) = object.as_object_mut() {
+        document.remove("end");
+    }
+    object["limits"] = serde_json::json!({"global": limit(rules.limits.global), "types": types});
+    for list in ["draining", "routes", "budgets", "revoke"] {
+        if object[list].is_null() {
+            object[list] = serde_json::json!([]);
+        }
+    }
+    if object["caps"].is_null() {
+        object["caps"] = serde_json::json!({});
+    }
     println!("{}", serde_json::to_string_pretty(&object)?);
     Ok(())
 }

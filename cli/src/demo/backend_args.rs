@@ -2,11 +2,12 @@
 
 use super::backends::Backends;
 use super::servers::{Described, ServersProgram};
-use crate::drivers::Driver;
+use crate::drivers::{Driver, ReachArgs};
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::Path;
+use windfall_tls::TlsOptions;
 
 /// Stands for "the one that `./dev up` runs".
 const UP: &str = "up";
@@ -27,15 +28,17 @@ pub struct BackendArgs {
     /// Brokers a and b change places: RocketMQ (or --kafka2) is the master of cash, and --kafka is its backup
     #[arg(long, help_heading = "Real parts")]
     swap: bool,
-    /// Tokens are kept in this Redis (redis://…; several URLs with commas between are a cluster)
+    /// Tokens are kept in this Redis (redis://…, or rediss://… for TLS; several URLs with commas between are a cluster)
     #[arg(long, value_name = "URL", num_args = 0..=1, default_missing_value = UP, help_heading = "Real parts")]
     redis: Option<String>,
     /// The ledger is in this PostgreSQL (postgres://user:password@host:port/database)
     #[arg(long, value_name = "URL", num_args = 0..=1, default_missing_value = UP, help_heading = "Real parts")]
     postgres: Option<String>,
-    /// The live rules are in this etcd (http://host:port; several URLs with commas between)
+    /// The live rules are in this etcd (http://host:port, or https://… for TLS; several URLs with commas between)
     #[arg(long, value_name = "URL", num_args = 0..=1, default_missing_value = UP, help_heading = "Real parts")]
     etcd: Option<String>,
+    #[command(flatten)]
+    reach: ReachArgs,
 }
 
 /// The program that knows the servers which `./dev up` runs.
@@ -66,8 +69,10 @@ impl BackendArgs {
 
     /// Finds the addresses. `run` keeps this run's topics, keys and tables apart from others.
     pub fn resolve(&self, run: &str, program: Option<&ServersProgram>) -> Result<Backends> {
-        let mut found = Backends { run: run.to_owned(), swap: self.swap, ..Backends::default() };
+        let reach = self.reach.reach();
+        let mut found = Backends { run: run.to_owned(), swap: self.swap, reach, ..Backends::default() };
         let mut up = None;
+        let mut authority = None;
         let parts = [
             ("kafka", Driver::Kafka, &self.kafka, &mut found.kafka),
             ("kafka2", Driver::Kafka, &self.kafka2, &mut found.kafka2),
@@ -85,7 +90,10 @@ impl BackendArgs {
                     if up.is_none() {
                         up = Some(running(name, program)?);
                     }
-                    address(name, up.as_ref().and_then(|up| up.get(name)))?
+                    let server = up.as_ref().and_then(|up| up.get(name));
+                    authority =
+                        authority.or_else(|| server.and_then(|server| server.settings.get("ca").cloned()));
+                    address(name, server)?
                 }
                 "" => bail!("--{name} has an empty address"),
                 address if name == "rocketmq" && address.split(',').count() != 2 => bail!(
@@ -95,6 +103,11 @@ impl BackendArgs {
                 address => address.to_owned(),
             });
         }
+        // Servers of `./dev up --tls` have an authority of their own.
+        if let (Some(file), None) = (authority, &found.reach.tls) {
+            found.reach.tls = Some(TlsOptions { ca_file: Some(file.into()), ..TlsOptions::default() });
+        }
+        found.check()?;
         Ok(found)
     }
 }
@@ -140,11 +153,14 @@ mod tests {
 
     #[test]
     fn an_address_needs_no_program_and_is_not_ours_to_stop() {
-        let asked = BackendArgs { kafka: Some("host:9092".into()), ..BackendArgs::default() };
+        let asked = BackendArgs { kafka: Some("localhost:9092".into()), ..BackendArgs::default() };
         match asked.resolve("run", None) {
             Ok(found) => {
-                assert_eq!(found.kafka.as_deref(), Some("host:9092"));
+                assert_eq!(found.kafka.as_deref(), Some("localhost:9092"));
                 assert!(found.controlled.is_empty());
+                let elsewhere = BackendArgs { kafka: Some("host:9092".into()), ..asked };
+                let refused = format!("{:#}", elsewhere.resolve("run", None).unwrap_err());
+                assert!(refused.contains("Kafka at host") && refused.contains("--plaintext"), "{refused}");
             }
             Err(error) => {
                 assert!(!Driver::Kafka.is_built(), "{error:#}");

@@ -1,6 +1,7 @@
 //! The backends of a demo: the embedded parts, or real brokers and stores.
 
-use crate::drivers::{BrokerAt, LedgerAt, PostgresAt, RulesAt, TokensAt};
+use crate::drivers::{BrokerAt, LedgerAt, ON_A_COMMAND_LINE, PostgresAt, Reach, RulesAt, TokensAt};
+use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 /// The parts of one data directory. Kept in its manifest, so that `--resume` and `reconcile` find them again.
@@ -25,6 +26,8 @@ pub struct Backends {
     pub postgres: Option<String>,
     /// URLs of the members that keep the live rules.
     pub etcd: Option<String>,
+    /// How all of them are reached.
+    pub reach: Reach,
 }
 
 /// The backend of a broker of the rules.
@@ -68,6 +71,19 @@ impl Backends {
         self.servers().next().is_none()
     }
 
+    /// Refuses servers that cannot be reached as they are asked for. Connects to nothing.
+    pub fn check(&self) -> Result<()> {
+        let said = |what: &str, checked: Result<()>| {
+            checked.with_context(|| format!("{what} cannot be used ({ON_A_COMMAND_LINE})"))
+        };
+        for name in ["a", "b"] {
+            said(&format!("broker {name}"), self.broker(name).check())?;
+        }
+        said("--redis", self.tokens().check())?;
+        said("--postgres", self.ledger().check())?;
+        said("--etcd", self.rules().check())
+    }
+
     /// The backend of the broker that the rules call `name`.
     pub fn kind(&self, name: &str) -> Kind<'_> {
         let first = self.kafka.as_deref().map(|address| Kind::Kafka("kafka", address));
@@ -82,15 +98,15 @@ impl Backends {
         let prefix = format!("windfall-{}-", self.run);
         match self.kind(name) {
             Kind::Embedded => BrokerAt::Embedded,
-            Kind::Kafka(_, address) => BrokerAt::kafka(address, prefix),
-            Kind::RocketMq(proxy, broker) => BrokerAt::rocketmq(proxy, broker, prefix),
+            Kind::Kafka(_, address) => BrokerAt::kafka(address, prefix, &self.reach),
+            Kind::RocketMq(proxy, broker) => BrokerAt::rocketmq(proxy, broker, prefix, &self.reach),
         }
     }
 
     /// Where the token store is.
     pub fn tokens(&self) -> TokensAt {
         match &self.redis {
-            Some(urls) => TokensAt::redis(urls, format!("windfall-{}:", self.run)),
+            Some(urls) => TokensAt::redis(urls, format!("windfall-{}:", self.run), &self.reach),
             None => TokensAt::Embedded,
         }
     }
@@ -101,6 +117,8 @@ impl Backends {
             Some(url) => LedgerAt::Postgres(PostgresAt {
                 url: url.clone(),
                 schema: format!("windfall_{}", self.run),
+                tls: self.reach.tls.clone(),
+                plaintext: self.reach.plaintext,
                 failover_without_synchronous_standby: false,
             }),
             None => LedgerAt::File,
@@ -112,7 +130,7 @@ impl Backends {
         match &self.etcd {
             Some(urls) => {
                 let urls = urls.split(',').map(str::to_owned).collect();
-                RulesAt::etcd(urls, format!("/windfall-{}/rules/", self.run), None)
+                RulesAt::etcd(urls, format!("/windfall-{}/rules/", self.run), None, &self.reach)
             }
             None => RulesAt::Data,
         }

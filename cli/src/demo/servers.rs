@@ -25,6 +25,9 @@ pub struct Described {
     pub url: String,
     /// host:port by use.
     pub addresses: BTreeMap<String, String>,
+    /// Users, passwords, files of certificates.
+    #[serde(default)]
+    pub settings: BTreeMap<String, String>,
 }
 
 /// The state of a server's processes.

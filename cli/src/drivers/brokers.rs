@@ -2,7 +2,7 @@
 
 #[cfg(not(all(feature = "kafka", feature = "rocketmq")))]
 use super::Absent;
-use super::Driver;
+use super::{Driver, Reach};
 use anyhow::{Context, Result};
 use serde::Deserialize;
 use std::path::Path;
@@ -33,40 +33,58 @@ pub enum BrokerAt {
 
 impl BrokerAt {
     /// The Kafka cluster behind these bootstrap servers, with a prefix for the names of topics and groups.
-    pub fn kafka(bootstrap_servers: &str, prefix: String) -> Self {
+    pub fn kafka(bootstrap_servers: &str, prefix: String, reach: &Reach) -> Self {
         #[cfg(feature = "kafka")]
         let options = KafkaOptions {
             bootstrap_servers: bootstrap_servers.to_owned(),
             prefix,
+            tls: reach.tls.clone(),
+            plaintext: reach.plaintext,
             // A demo is told once that its cluster is not there.
             connect_timeout_ms: 10_000,
             ..KafkaOptions::default()
         };
         #[cfg(not(feature = "kafka"))]
         let options = {
-            let (_, _) = (bootstrap_servers, prefix);
+            let (_, _, _) = (bootstrap_servers, prefix, reach);
             Absent
         };
         Self::Kafka(options)
     }
 
     /// The RocketMQ with this proxy (its gRPC address) and this broker, with a prefix as above.
-    pub fn rocketmq(proxy: &str, broker: &str, prefix: String) -> Self {
+    pub fn rocketmq(proxy: &str, broker: &str, prefix: String, reach: &Reach) -> Self {
         #[cfg(feature = "rocketmq")]
         let options = RocketOptions {
             endpoints: vec![proxy.to_owned()],
             admin: vec![broker.to_owned()],
             prefix,
+            tls: reach.tls.clone(),
+            plaintext: reach.plaintext,
             // The same: a demo is told once.
             connect_timeout_ms: 10_000,
             ..RocketOptions::default()
         };
         #[cfg(not(feature = "rocketmq"))]
         let options = {
-            let (_, _, _) = (proxy, broker, prefix);
+            let (_, _, _, _) = (proxy, broker, prefix, reach);
             Absent
         };
         Self::Rocketmq(options)
+    }
+
+    /// Refuses what cannot be opened as it is asked for. Connects to nothing.
+    pub fn check(&self) -> Result<()> {
+        self.driver().map_or(Ok(()), Driver::check)?;
+        #[cfg(feature = "kafka")]
+        if let Self::Kafka(options) = self {
+            options.check_address()?;
+        }
+        #[cfg(feature = "rocketmq")]
+        if let Self::Rocketmq(options) = self {
+            options.check_address()?;
+        }
+        Ok(())
     }
 
     /// The driver that it needs.

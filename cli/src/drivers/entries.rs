@@ -26,7 +26,7 @@ pub enum EntriesAt {
     #[default]
     Embedded,
     /// Redis, or Redis Cluster, for any number of processes.
-    Redis(RedisEntriesOptions),
+    Redis(Box<RedisEntriesOptions>),
 }
 
 /// A store of jobs.
@@ -38,6 +38,16 @@ pub struct Entries {
 }
 
 impl EntriesAt {
+    /// Refuses what cannot be opened as it is asked for. Connects to nothing.
+    pub fn check(&self) -> Result<()> {
+        self.driver().map_or(Ok(()), Driver::check)?;
+        #[cfg(feature = "redis")]
+        if let Self::Redis(options) = self {
+            options.check_address()?;
+        }
+        Ok(())
+    }
+
     /// The driver that it needs.
     pub const fn driver(&self) -> Option<Driver> {
         match self {
@@ -52,7 +62,7 @@ impl EntriesAt {
     }
 
     /// How long one call may take, where a server is asked.
-    pub const fn call_timeout_ms(&self) -> Option<u64> {
+    pub fn call_timeout_ms(&self) -> Option<u64> {
         match self {
             Self::Embedded => None,
             Self::Redis(options) => call_timeout_of(options),

@@ -304,7 +304,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (data, clock, durability) = (dir.path(), Clock::system(), DurabilityAt::Process);
         let s3 = "s3 = { endpoint = \"http://127.0.0.1:1\", bucket = \"timers\", access_key_id = \"id\", \
-                  secret_access_key = \"hush\", allow_http = true }";
+                  secret_access_key = \"hush\" }";
         let near = SlotsAt::Embedded.open(data, 16, durability, &clock).await.unwrap().store;
         let at: FarAt = toml::from_str(s3).unwrap();
         let (_both, far) = at.open(data, near, false, durability, &clock).await.unwrap();
@@ -363,7 +363,7 @@ mod tests {
     #[test]
     fn segments_lie_in_a_folder_or_in_a_bucket_and_the_key_is_never_printed() {
         let s3 = "s3 = { endpoint = \"http://127.0.0.1:9000\", bucket = \"timers\", access_key_id = \"id\", \
-                  secret_access_key = \"hush\", allow_http = true }";
+                  secret_access_key = \"hush\" }";
         let far: FarAt = toml::from_str(s3).unwrap();
         assert!(!format!("{far:?}").contains("hush"));
         match far.check() {
@@ -375,9 +375,9 @@ mod tests {
         let both: FarAt = toml::from_str(&format!("folder = \"/far\"\n{s3}")).unwrap();
         let refused = format!("{:#}", both.check().unwrap_err());
         assert!(refused.contains("[scheduler.far]") && refused.contains("folder and s3"), "{refused}");
-        let plain: FarAt = toml::from_str(&s3.replace(", allow_http = true", "")).unwrap();
-        let refused = format!("{:#}", plain.check().unwrap_err());
-        assert!(!Driver::S3.is_built() || refused.contains("allow_http"), "{refused}");
+        let elsewhere: FarAt = toml::from_str(&s3.replace("127.0.0.1", "10.0.0.5")).unwrap();
+        let refused = format!("{:#}", elsewhere.check().unwrap_err());
+        assert!(!Driver::S3.is_built() || refused.contains("plaintext = true"), "{refused}");
         for missing in ["bucket", "access_key_id", "secret_access_key"] {
             let without = s3.replace(&format!("{missing} = "), "region = ");
             assert!(toml::from_str::<FarAt>(&without).unwrap_err().to_string().contains(missing));

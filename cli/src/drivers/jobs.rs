@@ -26,7 +26,7 @@ pub enum JobsAt {
     #[default]
     Embedded,
     /// Redis, or Redis Cluster, for any number of processes.
-    Redis(RedisJobsOptions),
+    Redis(Box<RedisJobsOptions>),
 }
 
 /// A store of jobs.
@@ -40,6 +40,16 @@ pub struct OpenJobs {
 }
 
 impl JobsAt {
+    /// Refuses what cannot be opened as it is asked for. Connects to nothing.
+    pub fn check(&self) -> Result<()> {
+        self.driver().map_or(Ok(()), Driver::check)?;
+        #[cfg(feature = "redis")]
+        if let Self::Redis(options) = self {
+            options.check_address()?;
+        }
+        Ok(())
+    }
+
     /// The driver that it needs.
     pub const fn driver(&self) -> Option<Driver> {
         match self {
@@ -59,7 +69,7 @@ impl JobsAt {
     }
 
     /// How long one call may take, where a server is asked.
-    pub const fn call_timeout_ms(&self) -> Option<u64> {
+    pub fn call_timeout_ms(&self) -> Option<u64> {
         match self {
             Self::Embedded => None,
             Self::Redis(options) => call_timeout_of(options),

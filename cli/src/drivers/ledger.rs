@@ -8,6 +8,7 @@ use std::path::Path;
 #[cfg(feature = "postgres")]
 use windfall_ledger::PostgresOptions;
 use windfall_ledger::{Guard, Ledger, LedgerOptions, LedgerReader, Sealer, Unbudgeted};
+use windfall_tls::TlsOptions;
 
 /// How a ledger that older versions wrote is migrated.
 #[derive(Debug, Clone, Copy, clap::Args)]
@@ -44,6 +45,13 @@ pub struct PostgresAt {
     /// The schema that holds the tables. Default `windfall`.
     #[serde(default = "default_schema")]
     pub schema: String,
+    /// TLS to the server; the certificate is verified in full, its name too. `sslmode=verify-full` in the address alone is
+    /// TLS with the defaults. Default: none, which only a server on this machine is reached without.
+    #[serde(default)]
+    pub tls: Option<TlsOptions>,
+    /// Whether plain text may leave this machine. Default false.
+    #[serde(default)]
+    pub plaintext: bool,
     /// Whether the address may name several hosts although the server waits for no synchronous standby: a fail-over then
     /// loses rewards that were answered as credited. Default false: a process does not start with a new ledger, or with
     /// one that has no mark. With one that has a mark it starts, and the log and a gauge tell of it.
@@ -56,6 +64,16 @@ fn default_schema() -> String {
 }
 
 impl LedgerAt {
+    /// Refuses what cannot be opened as it is asked for. Connects to nothing.
+    pub fn check(&self) -> Result<()> {
+        self.driver().map_or(Ok(()), Driver::check)?;
+        #[cfg(feature = "postgres")]
+        if let Self::Postgres(at) = self {
+            at.options().check_address(&at.url)?;
+        }
+        Ok(())
+    }
+
     /// The driver that it needs.
     pub const fn driver(&self) -> Option<Driver> {
         match self {
@@ -118,6 +136,8 @@ impl PostgresAt {
     fn options(&self) -> PostgresOptions {
         PostgresOptions {
             schema: self.schema.clone(),
+            tls: self.tls.clone(),
+            plaintext: self.plaintext,
             failover_without_synchronous_standby: self.failover_without_synchronous_standby,
             ..PostgresOptions::default()
         }

@@ -269,7 +269,7 @@ impl RulesAt {
                     Some(name) => format!("ledger-mark/{tenant}/{name}"),
                     None => format!("ledger-mark/{tenant}/{}", ledger.ledger_name()?),
                 };
-                let value = windfall_config::etcd::EtcdValue::new(options.clone(), &name)?;
+                let value = windfall_config::etcd::EtcdValue::new((**options).clone(), &name)?;
                 Ok(Some(Arc::new(etcd::EtcdMark::new(value))))
             }
             #[cfg(not(feature = "etcd"))]
@@ -353,15 +353,23 @@ mod tests {
             endpoints: vec!["http://127.0.0.1:1".into()],
             ..windfall_config::etcd::EtcdOptions::default()
         };
-        let rules = RulesAt::Etcd(options);
+        let rules = RulesAt::Etcd(Box::new(options));
         let place = |tenant: &str, host: &str, database: &str, schema: &str| {
             let url = format!("postgres://windfall:secret@{host}/{database}");
-            let at = PostgresAt { url, schema: schema.into(), failover_without_synchronous_standby: false };
+            let at = PostgresAt {
+                url,
+                schema: schema.into(),
+                tls: None,
+                plaintext: true,
+                failover_without_synchronous_standby: false,
+            };
             rules.mark_store(tenant, &at, None).unwrap().unwrap().place()
         };
         let named = PostgresAt {
             url: "postgres://windfall@c/money".into(),
             schema: "windfall".into(),
+            tls: None,
+            plaintext: true,
             failover_without_synchronous_standby: false,
         };
         let named = rules.mark_store("rain", &named, Some("money-of-c")).unwrap().unwrap().place();

@@ -4,7 +4,8 @@
 //! [`LedgerAt`], [`RulesAt`]; a role also has [`SlotsAt`], where timers wait, and [`JobsAt`], where the jobs of
 //! task queues do, and [`EntriesAt`], where cron and one-off jobs lie. Each driver of a real server is a cargo
 //! feature of this binary; a binary that was built without one still reads the options that name it, and refuses them by
-//! [`Driver::check`].
+//! [`Driver::check`]. Each choice has a `check`, which refuses, before anything is connected to or changed, what cannot be
+//! opened as it is asked for: also a server that would be reached in plain text without leave.
 
 mod brokers;
 mod entries;
@@ -13,6 +14,7 @@ mod far_keeper;
 mod jobs;
 mod ledger;
 mod ledger_mark;
+mod reach;
 mod rules;
 mod slots;
 mod tokens;
@@ -24,6 +26,7 @@ pub use far::{Far, FarAt, far_elsewhere};
 pub use jobs::{JobsAt, OpenJobs};
 pub use ledger::{LedgerAt, Migration, PostgresAt};
 pub use ledger_mark::{LedgerMark, LedgerMarkAt};
+pub use reach::{ON_A_COMMAND_LINE, Reach, ReachArgs};
 pub use rules::{RulesAt, RulesFollower};
 pub use slots::{Connect, DurabilityAt, Slots, SlotsAt};
 pub use tokens::TokensAt;

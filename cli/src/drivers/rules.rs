@@ -2,7 +2,7 @@
 
 #[cfg(not(feature = "etcd"))]
 use super::Absent;
-use super::Driver;
+use super::{Driver, Reach};
 use crate::place;
 use anyhow::{Context, Result};
 use serde::Deserialize;
@@ -25,7 +25,7 @@ pub enum RulesAt {
     /// This file.
     File(PathBuf),
     /// Keys in etcd; `copy` is set by the process.
-    Etcd(EtcdOptions),
+    Etcd(Box<EtcdOptions>),
 }
 
 /// Follows the live rules until it is closed.
@@ -51,15 +51,32 @@ impl RulesFollower {
 
 impl RulesAt {
     /// The rules in the etcd at these URLs, below `prefix`; `user` has a name and a password.
-    pub fn etcd(urls: Vec<String>, prefix: String, user: Option<(String, String)>) -> Self {
+    pub fn etcd(urls: Vec<String>, prefix: String, user: Option<(String, String)>, reach: &Reach) -> Self {
         #[cfg(feature = "etcd")]
-        let options = EtcdOptions { endpoints: urls, prefix, user, ..EtcdOptions::default() };
+        let options = EtcdOptions {
+            endpoints: urls,
+            prefix,
+            user,
+            tls: reach.tls.clone(),
+            plaintext: reach.plaintext,
+            ..EtcdOptions::default()
+        };
         #[cfg(not(feature = "etcd"))]
         let options = {
-            let (_, _, _) = (urls, prefix, user);
+            let (_, _, _, _) = (urls, prefix, user, reach);
             Absent
         };
-        Self::Etcd(options)
+        Self::Etcd(Box::new(options))
+    }
+
+    /// Refuses what cannot be opened as it is asked for. Connects to nothing.
+    pub fn check(&self) -> Result<()> {
+        self.driver().map_or(Ok(()), Driver::check)?;
+        #[cfg(feature = "etcd")]
+        if let Self::Etcd(options) = self {
+            options.check_address()?;
+        }
+        Ok(())
     }
 
     /// The driver that they need.

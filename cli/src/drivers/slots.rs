@@ -27,7 +27,7 @@ pub enum SlotsAt {
     #[default]
     Embedded,
     /// Redis, or Redis Cluster, for any number of processes.
-    Redis(RedisSlotsOptions),
+    Redis(Box<RedisSlotsOptions>),
 }
 
 /// What the Ok of a call survives.
@@ -60,6 +60,16 @@ pub trait Connect: Send + Sync {
 }
 
 impl SlotsAt {
+    /// Refuses what cannot be opened as it is asked for. Connects to nothing.
+    pub fn check(&self) -> Result<()> {
+        self.driver().map_or(Ok(()), Driver::check)?;
+        #[cfg(feature = "redis")]
+        if let Self::Redis(options) = self {
+            options.check_address()?;
+        }
+        Ok(())
+    }
+
     /// The driver that it needs.
     pub const fn driver(&self) -> Option<Driver> {
         match self {

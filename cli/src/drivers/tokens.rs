@@ -2,7 +2,7 @@
 
 #[cfg(not(feature = "redis"))]
 use super::Absent;
-use super::Driver;
+use super::{Driver, Reach};
 use crate::place;
 use anyhow::{Context, Result};
 use serde::Deserialize;
@@ -24,12 +24,12 @@ pub enum TokensAt {
     #[default]
     Embedded,
     /// Redis, or Redis Cluster.
-    Redis(RedisOptions),
+    Redis(Box<RedisOptions>),
 }
 
 impl TokensAt {
     /// The Redis at a URL, or the cluster at several with commas between; keys begin with `prefix`.
-    pub fn redis(urls: &str, prefix: String) -> Self {
+    pub fn redis(urls: &str, prefix: String, reach: &Reach) -> Self {
         #[cfg(feature = "redis")]
         let options = {
             let urls: Vec<&str> = urls.split(',').collect();
@@ -37,14 +37,24 @@ impl TokensAt {
                 [url] => RedisOptions::at(url),
                 _ => RedisOptions::cluster(urls),
             };
-            RedisOptions { prefix, ..options }
+            RedisOptions { prefix, tls: reach.tls.clone(), plaintext: reach.plaintext, ..options }
         };
         #[cfg(not(feature = "redis"))]
         let options = {
-            let (_, _) = (urls, prefix);
+            let (_, _, _) = (urls, prefix, reach);
             Absent
         };
-        Self::Redis(options)
+        Self::Redis(Box::new(options))
+    }
+
+    /// Refuses what cannot be opened as it is asked for. Connects to nothing.
+    pub fn check(&self) -> Result<()> {
+        self.driver().map_or(Ok(()), Driver::check)?;
+        #[cfg(feature = "redis")]
+        if let Self::Redis(options) = self {
+            options.check_address()?;
+        }
+        Ok(())
     }
 
     /// The driver that it needs.

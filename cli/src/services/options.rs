@@ -406,23 +406,24 @@ impl ServiceOptions {
         self.access.clone().unwrap_or_else(|| self.data.join("access.toml"))
     }
 
-    /// Refuses options that name a driver which this binary was built without.
+    /// Refuses options that name a driver which this binary was built without, and servers that cannot be reached as they
+    /// are asked for.
     fn check_drivers(&self) -> Result<()> {
-        let check = |key: &str, driver: Option<Driver>| {
-            driver.map_or(Ok(()), Driver::check).with_context(|| format!("the option {key} cannot be used"))
+        let check = |key: &str, checked: Result<()>| {
+            checked.with_context(|| format!("the option {key} cannot be used"))
         };
         for (name, at) in &self.brokers {
-            check(&format!("brokers.{name}"), at.driver())?;
+            check(&format!("brokers.{name}"), at.check())?;
         }
-        check("rules", self.rules.driver())?;
-        check("tokens", self.tokens.driver())?;
-        check("ledger", self.ledger.driver())?;
-        check("scheduler.store", self.scheduler.store.driver())?;
-        check("jobs.store", self.jobs.as_ref().and_then(|jobs| jobs.store.driver()))?;
+        check("rules", self.rules.check())?;
+        check("tokens", self.tokens.check())?;
+        check("ledger", self.ledger.check())?;
+        check("scheduler.store", self.scheduler.store.check())?;
+        check("jobs.store", self.jobs.as_ref().map_or(Ok(()), |jobs| jobs.store.check()))?;
         for (name, pool) in &self.task_queue.pools {
-            check(&format!("task_queue.pools.{name}"), pool.store.driver())?;
+            check(&format!("task_queue.pools.{name}"), pool.store.check())?;
         }
-        check("trace.otlp", self.trace.otlp.as_ref().map(|_| Driver::Otlp))
+        check("trace.otlp", self.trace.otlp.as_ref().map_or(Ok(()), |_| Driver::Otlp.check()))
     }
 }
 
@@ -440,6 +441,51 @@ mod tests {
         let options = parse(include_str!("../../../deploy/config/windfall.toml"));
         assert_eq!(options.tenant, "windfall");
         assert!(options.grant_async.check().is_ok());
+    }
+
+    #[cfg(all(
+        feature = "kafka",
+        feature = "rocketmq",
+        feature = "redis",
+        feature = "postgres",
+        feature = "etcd"
+    ))]
+    #[test]
+    fn servers_on_other_machines_are_refused_unless_tls_or_plain_text_is_asked_for_by_name() {
+        let deployed = include_str!("../../../deploy/config/windfall.toml");
+        parse(deployed).check_drivers().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let (file, data) = (folder.path().join("options.toml"), folder.path().join("data"));
+        let load = |text: &str| {
+            std::fs::write(&file, text).unwrap();
+            ServiceOptions::load(Some(&file), Some(data.clone()))
+                .map(drop)
+                .map_err(|error| format!("{error:#}"))
+        };
+        for (table, option, server) in [
+            ("[rules.etcd]\nendpoints = [\"127.0.0.1:1\", \"etcd:2379\"]", "rules", "etcd at etcd"),
+            ("[brokers.a.kafka]\nbootstrap_servers = \"kafka:9092\"", "brokers.a", "Kafka at kafka"),
+            ("[brokers.b.rocketmq]\nendpoints = [\"10.0.0.8:8081\"]", "brokers.b", "RocketMQ at 10.0.0.8"),
+            ("[tokens.redis]\nurls = [\"redis://:hush@redis\"]", "tokens", "Redis at redis"),
+            ("[ledger.postgres]\nurl = \"postgres://u:hush@db/d\"", "ledger", "PostgreSQL at db"),
+            ("[scheduler.store.redis]\nurls = [\"redis\"]", "scheduler.store", "Redis at redis"),
+            ("[task_queue.pools.a.store.redis]\nurls = [\"redis\"]", "task_queue.pools.a", "Redis at redis"),
+        ] {
+            let refused = load(table).unwrap_err();
+            assert!(refused.contains(&format!("the option {option} cannot be used")), "{refused}");
+            assert!(refused.contains(&format!("{server} is not on this machine")), "{refused}");
+            assert!(refused.contains("tls = {}") && refused.contains("plaintext = true"), "{refused}");
+            assert!(!refused.contains("hush") && !data.exists(), "{refused}");
+            assert_eq!(load(&format!("{table}\nplaintext = true")), Ok(()));
+            assert_eq!(load(&format!("{table}\ntls = {{}}")), Ok(()));
+            let both = load(&format!("{table}\nplaintext = true\ntls = {{}}")).unwrap_err();
+            assert!(both.contains("contradict"), "{both}");
+            // A process that does not use the server need not have its files.
+            assert_eq!(load(&format!("{table}\ntls = {{ ca_file = \"/nowhere/ca.pem\" }}")), Ok(()));
+            if data.exists() {
+                std::fs::remove_dir_all(&data).unwrap();
+            }
+        }
     }
 
     #[test]

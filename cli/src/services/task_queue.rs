@@ -416,7 +416,7 @@ mod tests {
         let pools = |prefix: &str| {
             let pool = |name: &str, prefix: &str| {
                 format!(
-                    "[task_queue.pools.{name}.store.redis]\nurls = [\"10.0.0.5:6379\"]\nprefix = \"{prefix}\"\n"
+                    "[task_queue.pools.{name}.store.redis]\nurls = [\"127.0.0.1:6379\"]\nprefix = \"{prefix}\"\n"
                 )
             };
             load(&(pool("a", "one") + &pool("b", prefix)))

@@ -124,9 +124,13 @@ impl SigningKeys {
         self.verifier.clone()
     }
 
-    /// How the records of this topic are verified.
+    /// How the records of this topic are verified. Copies of unsigned records may come by every topic, as long as any topic
+    /// accepts unsigned ones.
     pub fn of_topic(&self, topic: &str) -> Signatures {
         let unsigned = self.topics.get(topic).copied().unwrap_or(self.unsigned);
-        Signatures { verifier: self.verifier.clone(), unsigned }
+        let accepts = self.topics.values().chain([&self.unsigned]).any(|own| *own == Unsigned::Accept);
+        let verifier = self.verifier.clone();
+        let verifier = if accepts { verifier.with_unsigned_origins() } else { verifier };
+        Signatures { verifier, unsigned }
     }
 }

@@ -1,6 +1,7 @@
 //! The rules document: reads TOML into [`Rules`], and writes it.
 
 mod check;
+mod edit;
 mod limits;
 mod raw;
 mod revoke;
@@ -17,6 +18,7 @@ use crate::reader::{Reader, Source};
 use crate::refusal::{Fault, PROBLEMS_MAX, Problem, Refusal};
 use raw::RawDocument;
 
+pub use edit::{Bucket, EditError, RulesEdit};
 pub(crate) use value::Number;
 
 /// The table that ends every document, so that half of one is never taken for a whole.

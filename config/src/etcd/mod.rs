@@ -22,7 +22,7 @@
 //! use windfall_config::ChangeRules as _;
 //!
 //! let options = EtcdOptions {
-//!     endpoints: vec!["http://10.0.0.5:2379".into()],
+//!     endpoints: vec!["https://10.0.0.5:2379".into()],
 //!     copy: Some("/var/lib/windfall/rules-copy.toml".into()),
 //!     ..EtcdOptions::default()
 //! };
@@ -50,13 +50,26 @@ use serde::Deserialize;
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
+pub use windfall_tls::TlsOptions;
+use windfall_tls::{Security, TlsError};
+
+/// How an endpoint asks for TLS.
+const TLS_SCHEME: &str = "https://";
+/// How it asks for plain text, which is what it does without a word, too.
+const PLAIN_SCHEME: &str = "http://";
 
 /// The place of the rules in etcd.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct EtcdOptions {
-    /// `http://host:port` or `host:port` of its members. 1 to 16; default `127.0.0.1:2379`. TLS is not in this build.
+    /// `host:port` of its members, also as `http://host:port`, or `https://host:port` for TLS. 1 to 16; default
+    /// `127.0.0.1:2379`.
     pub endpoints: Vec<String>,
+    /// TLS to all members. `https://` in `endpoints` alone is TLS with the defaults. Default: none, which only members on
+    /// this machine are reached without.
+    pub tls: Option<TlsOptions>,
+    /// Whether plain text may leave this machine. Default false.
+    pub plaintext: bool,
     /// The prefix of the keys; 1 to 512 bytes, default `/windfall/rules/`.
     pub prefix: String,
     /// User and password, where etcd asks for them. The password is never shown.
@@ -76,6 +89,8 @@ impl Default for EtcdOptions {
     fn default() -> Self {
         Self {
             endpoints: vec!["127.0.0.1:2379".into()],
+            tls: None,
+            plaintext: false,
             prefix: "/windfall/rules/".into(),
             user: None,
             copy: None,
@@ -157,16 +172,47 @@ impl EtcdOptions {
                 )));
             }
         }
-        match self
-            .endpoints
-            .iter()
-            .find(|endpoint| endpoint.contains("://") && !endpoint.starts_with("http://"))
-        {
-            Some(other) => {
-                Err(OpenEtcdError::Option(format!("endpoints: {other}, but http://host:port is allowed")))
+        self.check_address()
+    }
+
+    /// Checks whether the members may be reached like this. Reads no files, and connects to nothing.
+    ///
+    /// # Errors
+    /// [`OpenEtcdError::Option`].
+    pub fn check_address(&self) -> Result<(), OpenEtcdError> {
+        let security = self.security();
+        Security::new(security.tls(), self.plaintext).map_err(refused)?;
+        for endpoint in &self.endpoints {
+            if Self::schemeless(endpoint).contains("://") {
+                return Err(OpenEtcdError::Option(format!(
+                    "endpoints: {endpoint}, but http://host:port is allowed, and https://host:port"
+                )));
             }
-            None => Ok(()),
+            security.allow_address("etcd", endpoint).map_err(refused)?;
         }
+        Ok(())
+    }
+
+    /// What protects the connections. [`EtcdOptions::check`] says whether the options are right.
+    fn security(&self) -> Security {
+        let by_address = || self.endpoints.iter().any(|endpoint| endpoint.starts_with(TLS_SCHEME));
+        match &self.tls {
+            Some(tls) => Security::Tls(tls.clone()),
+            None if by_address() => Security::Tls(TlsOptions::default()),
+            None if self.plaintext => Security::Plaintext,
+            None => Security::Local,
+        }
+    }
+
+    /// The endpoints as the client takes them: all of them by TLS, or none.
+    fn urls(&self, security: &Security) -> Vec<String> {
+        let scheme = if security.tls().is_some() { TLS_SCHEME } else { PLAIN_SCHEME };
+        self.endpoints.iter().map(|endpoint| format!("{scheme}{}", Self::schemeless(endpoint))).collect()
+    }
+
+    fn schemeless(endpoint: &str) -> &str {
+        let plain = endpoint.strip_prefix(TLS_SCHEME).or_else(|| endpoint.strip_prefix(PLAIN_SCHEME));
+        plain.unwrap_or(endpoint)
     }
 
     fn current_key(&self) -> String {
@@ -194,5 +240,42 @@ impl EtcdOptions {
 
     fn call_timeout(&self) -> Duration {
         Duration::from_millis(self.call_timeout_ms)
+    }
+}
+
+fn refused(error: TlsError) -> OpenEtcdError {
+    OpenEtcdError::Option(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn urls(endpoints: &[&str], tls: bool, plaintext: bool) -> Result<Vec<String>, String> {
+        let endpoints = endpoints.iter().map(|one| (*one).to_owned()).collect();
+        let options = EtcdOptions {
+            endpoints,
+            tls: tls.then(TlsOptions::default),
+            plaintext,
+            ..EtcdOptions::default()
+        };
+        options.check().map_err(|error| error.to_string())?;
+        Ok(options.urls(&options.security()))
+    }
+
+    #[test]
+    fn members_are_reached_by_tls_or_on_this_machine_or_by_name_in_plain_text() {
+        let of = |urls: &[&str]| Ok(urls.iter().map(|one| (*one).to_owned()).collect::<Vec<_>>());
+        assert_eq!(
+            urls(&["127.0.0.1:1", "http://[::1]:2"], false, false),
+            of(&["http://127.0.0.1:1", "http://[::1]:2"])
+        );
+        assert_eq!(urls(&["e1:1", "http://e2:2"], true, false), of(&["https://e1:1", "https://e2:2"]));
+        assert_eq!(urls(&["https://e1:1", "e2:2"], false, false), of(&["https://e1:1", "https://e2:2"]));
+        assert_eq!(urls(&["http://e1:1"], false, true), of(&["http://e1:1"]));
+        let refused = urls(&["127.0.0.1:1", "http://e2:2"], false, false).unwrap_err();
+        assert!(refused.starts_with("etcd at e2 is not on this machine"), "{refused}");
+        assert!(urls(&["https://e1:1"], false, true).unwrap_err().contains("contradict"));
+        assert!(urls(&["ftp://127.0.0.1:1"], false, false).unwrap_err().contains("https://host:port"));
     }
 }

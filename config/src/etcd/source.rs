@@ -1,6 +1,6 @@
 //! The document in etcd as a source: read, watched, checked each second, and kept on disk.
 
-use super::connection::{Connection, Found};
+use super::connection::{Connection, Found, said};
 use super::{EtcdOptions, OpenEtcdError};
 use crate::live::{Applier, LiveRules};
 use crate::store::write_whole;
@@ -232,7 +232,7 @@ impl<C: Fn() -> u64> Follower<C> {
         loop {
             tokio::select! {
                 message = watch.message() => {
-                    let message = message.map_err(|error| error.to_string())?.ok_or("the watch has ended")?;
+                    let message = message.map_err(|error| said(&error))?.ok_or("the watch has ended")?;
                     if message.canceled() {
                         // Compacted, or by etcd's own will: what is there now is what counts.
                         tracing::info!(reason = message.cancel_reason(), "the watch of the rules begins anew");

@@ -1,6 +1,7 @@
 //! Calls of a server from its own process: without a socket, through every check that a call from this machine passes.
 
 use super::connection::{self, Shared};
+use super::watch::{Cut, Watch};
 use crate::authenticate::Peer;
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -12,7 +13,7 @@ use tokio_util::task::TaskTracker;
 const BUFFER_BYTES: usize = 64 << 10;
 
 /// Opens connections to a server of this process. They speak HTTP/1 or HTTP/2 in plain text, whatever the server's socket
-/// speaks, and count as connections of the server, which ends them when it stops.
+/// speaks, and the server ends them when it stops. The limits of connections are for those from outside.
 #[derive(Clone)]
 pub struct LocalCalls {
     // What calls the server may belong to it.
@@ -30,8 +31,9 @@ impl LocalCalls {
         let shared = self.shared.upgrade()?;
         let (near, far) = tokio::io::duplex(BUFFER_BYTES);
         let peer = Peer { address: (Ipv4Addr::LOCALHOST, 0).into(), is_tls: false, cert_names: Vec::new() };
+        let watch = Watch::new(Arc::new(Cut::default()), None, shared.unknown, &shared.times, 0);
         self.connections.spawn(async move {
-            connection::speak(far, peer, shared).await;
+            connection::speak(far, peer, None, Arc::new(watch), shared).await;
         });
         Some(near)
     }

@@ -3,10 +3,14 @@
 mod connection;
 mod local;
 mod metrics;
+mod newcomers;
 mod options;
+mod stream;
 mod tls;
+mod watch;
 
 pub use local::LocalCalls;
+pub use newcomers::{BadPeerNet, PeerNet};
 pub use options::{OutOfRange, ServeOptions, TlsOptions};
 pub use tls::TlsError;
 
@@ -16,20 +20,26 @@ use crate::metrics::Metrics;
 use crate::openapi::OpenApiError;
 use crate::pipeline::RequestPipeline;
 use crate::router::Router;
-use connection::{Ended, Shared, Times};
+use connection::{Ended, Shared};
+use newcomers::Newcomers;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use watch::{Cut, Times, UnknownLimits, Watch};
 
 /// The pause after a failed accept (mostly because no file handles are left): trying at once would use up a processor.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
+/// How long a connection that was closed to make room may take to end.
+const ROOM_WITHIN: Duration = Duration::from_secs(1);
+/// The bytes of bodies and of frames that are read from a connection without a key, besides headers.
+const UNKNOWN_BYTES: usize = 64 << 10;
 
 /// The parts that a server needs besides its options.
 #[derive(Debug, Clone)]
@@ -103,6 +113,11 @@ pub async fn serve(options: &ServeOptions, parts: Parts) -> Result<Server, Serve
             idle: ms(options.idle_timeout_ms),
             // The users' keys, the body, the service, and as long for the answer as for the body.
             call: ms(options.request_timeout_ms * 2 + options.body_timeout_ms * 2),
+            age: ms(options.connection_age_max_ms),
+        },
+        unknown: UnknownLimits {
+            calls_max: options.unauthenticated_calls_max,
+            bytes_max: options.header_bytes_max * 2 + UNKNOWN_BYTES,
         },
         header_bytes_max: options.header_bytes_max,
         headers_max: options.headers_max,
@@ -119,13 +134,21 @@ pub async fn serve(options: &ServeOptions, parts: Parts) -> Result<Server, Serve
     }
     let connections = TaskTracker::new();
     let renewer = shared.tls.clone().map(|tls| tokio::spawn(tls::renew(tls)));
-    let acceptor = tokio::spawn(accept(
+    let newcomers = Newcomers::new(
+        options.unauthenticated_connections_max,
+        options.unauthenticated_connections_per_peer_max,
+        options.trusted_peers.clone(),
+        metrics.clone(),
+    );
+    let acceptor = Acceptor {
         listener,
-        Arc::clone(&shared),
-        connections.clone(),
-        Arc::new(Semaphore::new(options.connections_max)),
+        shared: Arc::clone(&shared),
+        connections: connections.clone(),
+        places: Arc::new(Semaphore::new(options.connections_max)),
+        newcomers: Arc::new(newcomers),
         metrics,
-    ));
+    };
+    let acceptor = tokio::spawn(acceptor.accept());
     let stop_timeout = ms(options.stop_timeout_ms);
     Ok(Server { address, shared, health, connections, acceptor, renewer, stop_timeout })
 }
@@ -177,46 +200,73 @@ impl Drop for Server {
     }
 }
 
-/// Owned by a [`Server`]; ends when it leaves, which closes the listener.
-async fn accept(
+/// Accepts connections. Its task is owned by a [`Server`].
+struct Acceptor {
     listener: TcpListener,
     shared: Arc<Shared>,
     connections: TaskTracker,
     places: Arc<Semaphore>,
+    newcomers: Arc<Newcomers>,
     metrics: Metrics,
-) {
-    loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            () = shared.leaving.cancelled() => return,
-        };
-        let (stream, address) = match accepted {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                tracing::warn!(%error, "a connection could not be accepted");
-                tokio::time::sleep(ACCEPT_AGAIN).await;
-                continue;
+}
+
+impl Acceptor {
+    /// Ends when the server leaves, which closes the listener.
+    async fn accept(self) {
+        let mut number: u64 = 0;
+        loop {
+            let accepted = tokio::select! {
+                accepted = self.listener.accept() => accepted,
+                () = self.shared.leaving.cancelled() => return,
+            };
+            match accepted {
+                Ok((stream, address)) => {
+                    number = number.wrapping_add(1);
+                    self.take(stream, address, number).await;
+                    // What came before shows its key, if it has one, before it has to make room.
+                    tokio::task::yield_now().await;
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "a connection could not be accepted");
+                    tokio::time::sleep(ACCEPT_AGAIN).await;
+                }
             }
-        };
+        }
+    }
+
+    async fn take(&self, stream: TcpStream, address: SocketAddr, number: u64) {
         // Closed at once: a full server must not look like a slow one.
-        let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
-            metrics.connection_cut("too_many");
-            continue;
+        let Some(place) = self.place().await else {
+            self.metrics.connection_cut("too_many");
+            return;
         };
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "no TCP_NODELAY");
         }
-        let (shared, metrics) = (Arc::clone(&shared), metrics.clone());
-        connections.spawn(async move {
+        let cut = Arc::new(Cut::default());
+        let newcomer = self.newcomers.admit(address.ip(), Arc::clone(&cut));
+        let watch = Watch::new(cut, Some(newcomer), self.shared.unknown, &self.shared.times, number);
+        let (shared, metrics) = (Arc::clone(&self.shared), self.metrics.clone());
+        self.connections.spawn(async move {
             let _place = place;
             let _open = Open::new(&metrics);
-            match connection::serve(stream, address, shared).await {
+            match connection::serve(stream, address, Arc::new(watch), shared).await {
                 Ended::Closed => {}
-                Ended::TooSlow(why) => metrics.connection_cut(why),
-                Ended::Handshake => metrics.connection_cut("handshake"),
-                Ended::Cut => metrics.connection_cut("stopping"),
+                Ended::Cut(why) => metrics.connection_cut(why),
             }
         });
+    }
+
+    /// A place among all connections, for which one without a key makes room.
+    async fn place(&self) -> Option<OwnedSemaphorePermit> {
+        if let Ok(place) = Arc::clone(&self.places).try_acquire_owned() {
+            return Some(place);
+        }
+        if !self.newcomers.make_room() {
+            return None;
+        }
+        let place = Arc::clone(&self.places).acquire_owned();
+        tokio::time::timeout(ROOM_WITHIN, place).await.ok()?.ok()
     }
 }
 

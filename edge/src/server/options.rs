@@ -1,5 +1,6 @@
 //! The options of a server, all in one place, and checked once.
 
+use super::newcomers::PeerNet;
 use crate::body::BodyLimits;
 use crate::pipeline::Limits;
 use serde::Deserialize;
@@ -35,8 +36,24 @@ pub struct ServeOptions {
     pub request_timeout_ms: u64,
     /// How long an HTTP/2 connection may be without a call. 1,000 to 3,600,000, default 300,000.
     pub idle_timeout_ms: u64,
-    /// The number of connections. Those beyond are closed at once. 1 to 1,000,000, default 4,096.
+    /// The number of connections. Beyond it a connection without an authenticated call is closed for a new one; where
+    /// there is none, the new one is closed at once. 1 to 1,000,000, default 4,096.
     pub connections_max: usize,
+    /// The number of connections on which no call has been authenticated yet; each takes up to 350 KiB. Beyond it,
+    /// the oldest of the address with the most is closed for a new one. 1 to 1,000,000, default 256.
+    pub unauthenticated_connections_max: usize,
+    /// The number of such connections of one address (IPv6: of one /64). Beyond it, the oldest of them is closed for
+    /// a new one. The default is the half of all, so that no address takes all, and that a proxy in front, which is
+    /// the address of all its callers, has room. 1 to 1,000,000, default 128.
+    pub unauthenticated_connections_per_peer_max: usize,
+    /// The addresses and networks that have no limit of their own, such as proxies in front. Default: none.
+    pub trusted_peers: Vec<PeerNet>,
+    /// The number of calls in a row without a valid key, after which their connection is closed. 1 to 1,000,000,
+    /// default 100.
+    pub unauthenticated_calls_max: u32,
+    /// How old a connection becomes. It is then closed in order (GOAWAY; `connection: close`), and calls in flight
+    /// are answered; the ages are spread over the last tenth. 1,000 to 604,800,000, default 3,600,000.
+    pub connection_age_max_ms: u64,
     /// The number of calls at once on one HTTP/2 connection. 1 to 10,000, default 256.
     pub streams_max: u32,
     /// The number of calls in flight over all connections. Those beyond get UNAVAILABLE at once. 1 to 1,000,000,
@@ -59,6 +76,10 @@ pub struct TlsOptions {
     pub key_file: PathBuf,
     /// The authorities of the callers' certificates. Without it, callers can only use keys.
     pub client_ca_file: Option<PathBuf>,
+    /// The revocation lists of these authorities (CRL), PEM: one of each authority in a caller's chain, or its
+    /// certificates are refused. A connection whose certificate a new list names is cut. A list that is out of date
+    /// stays in force. Default: nothing is revoked.
+    pub client_crl_file: Option<PathBuf>,
     /// Whether a connection without a client certificate is refused. Default: false, so that callers may have keys.
     #[serde(default)]
     pub client_cert_required: bool,
@@ -88,6 +109,11 @@ impl Default for ServeOptions {
             request_timeout_ms: 30_000,
             idle_timeout_ms: 300_000,
             connections_max: 4_096,
+            unauthenticated_connections_max: 256,
+            unauthenticated_connections_per_peer_max: 128,
+            trusted_peers: Vec::new(),
+            unauthenticated_calls_max: 100,
+            connection_age_max_ms: 3_600_000,
             streams_max: 256,
             calls_max: 2_048,
             health_open: false,
@@ -112,6 +138,15 @@ impl ServeOptions {
             ("request_timeout_ms", self.request_timeout_ms, 10, 300_000),
             ("idle_timeout_ms", self.idle_timeout_ms, 1_000, 3_600_000),
             ("connections_max", self.connections_max as u64, 1, 1_000_000),
+            ("unauthenticated_connections_max", self.unauthenticated_connections_max as u64, 1, 1_000_000),
+            (
+                "unauthenticated_connections_per_peer_max",
+                self.unauthenticated_connections_per_peer_max as u64,
+                1,
+                1_000_000,
+            ),
+            ("unauthenticated_calls_max", u64::from(self.unauthenticated_calls_max), 1, 1_000_000),
+            ("connection_age_max_ms", self.connection_age_max_ms, 1_000, 604_800_000),
             ("streams_max", u64::from(self.streams_max), 1, 10_000),
             ("calls_max", self.calls_max as u64, 1, 1_000_000),
             ("stop_timeout_ms", self.stop_timeout_ms, 0, 600_000),

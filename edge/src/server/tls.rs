@@ -3,10 +3,12 @@
 use super::TlsOptions;
 use arc_swap::ArcSwap;
 use ring::digest;
-use rustls::RootCertStore;
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, UnixTime};
 use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
+use rustls::{RootCertStore, ServerConnection};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -32,9 +34,9 @@ pub enum TlsError {
     /// The authorities of clients cannot be used.
     #[error("the authorities of clients cannot be used: {0}")]
     ClientAuthorities(#[from] rustls::server::VerifierBuilderError),
-    /// A required client certificate needs authorities to check it.
-    #[error("client_cert_required needs client_ca_file")]
-    NoAuthorities,
+    /// This option needs the authorities of clients.
+    #[error("{0} needs client_ca_file")]
+    NoAuthorities(&'static str),
 }
 
 /// The certificates in force.
@@ -44,20 +46,43 @@ pub(super) struct Tls {
     refused: AtomicU64,
 }
 
-struct Loaded {
+pub(super) struct Loaded {
     acceptor: TlsAcceptor,
+    /// Checks the certificates of clients, where they may have some.
+    verifier: Option<Arc<dyn ClientCertVerifier>>,
     /// The digest of the files that it was made of.
     digest: Vec<u8>,
 }
 
+/// The certificate that a client has shown, with its chain.
+pub(super) struct Presented {
+    chain: Vec<CertificateDer<'static>>,
+    /// The files by which it was found good last.
+    loaded: Arc<Loaded>,
+}
+
 impl Tls {
     pub(super) fn new(options: TlsOptions) -> Result<Self, TlsError> {
-        let loaded = Loaded { digest: digest(&options), acceptor: acceptor(&options)? };
+        let loaded = load(&options, digest(&options))?;
         Ok(Self { options, now: ArcSwap::from_pointee(loaded), refused: AtomicU64::new(0) })
     }
 
-    pub(super) fn acceptor(&self) -> TlsAcceptor {
-        self.now.load().acceptor.clone()
+    /// What is in force now.
+    pub(super) fn loaded(&self) -> Arc<Loaded> {
+        self.now.load_full()
+    }
+
+    /// Whether a client's certificate is good by the files in force. It is looked at again when they have changed.
+    pub(super) fn still_takes(&self, presented: &mut Presented) -> bool {
+        let now = self.now.load();
+        if Arc::ptr_eq(&now, &presented.loaded) {
+            return true;
+        }
+        presented.loaded = Arc::clone(&now);
+        let Some((own, issuers)) = presented.chain.split_first() else { return true };
+        // Where there are no authorities any more, none is good.
+        let verifier = now.verifier.as_ref();
+        verifier.is_some_and(|verifier| verifier.verify_client_cert(own, issuers, UnixTime::now()).is_ok())
     }
 
     pub(super) fn refused(&self) -> u64 {
@@ -71,9 +96,9 @@ impl Tls {
         if digest == self.now.load().digest || digest == *refused {
             return;
         }
-        match acceptor(&self.options) {
-            Ok(acceptor) => {
-                self.now.store(Arc::new(Loaded { acceptor, digest }));
+        match load(&self.options, digest.clone()) {
+            Ok(loaded) => {
+                self.now.store(Arc::new(loaded));
                 tracing::info!("the certificates were renewed");
             }
             Err(error) => {
@@ -82,6 +107,27 @@ impl Tls {
                 *refused = digest;
             }
         }
+    }
+}
+
+impl Loaded {
+    pub(super) fn acceptor(&self) -> &TlsAcceptor {
+        &self.acceptor
+    }
+}
+
+impl Presented {
+    /// The certificate of a client whose handshake is done, by these files.
+    pub(super) fn of(connection: &ServerConnection, loaded: Arc<Loaded>) -> Option<Self> {
+        let chain = connection.peer_certificates()?;
+        Some(Self { chain: chain.iter().map(|one| one.clone().into_owned()).collect(), loaded })
+    }
+
+    /// DNS names and URIs of its subject alternative names.
+    pub(super) fn names(&self) -> Vec<String> {
+        let own = self.chain.first().map(webpki::EndEntityCert::try_from);
+        let Some(Ok(own)) = own else { return Vec::new() };
+        own.valid_dns_names().chain(own.valid_uri_names()).map(str::to_owned).collect()
     }
 }
 
@@ -106,7 +152,8 @@ pub(super) async fn renew(tls: Arc<Tls>) {
 /// A file that cannot be read counts as empty, and is refused when it is loaded.
 fn digest(options: &TlsOptions) -> Vec<u8> {
     let mut context = digest::Context::new(&digest::SHA256);
-    for path in [Some(&options.cert_file), Some(&options.key_file), options.client_ca_file.as_ref()] {
+    let of_clients = [options.client_ca_file.as_ref(), options.client_crl_file.as_ref()];
+    for path in [Some(&options.cert_file), Some(&options.key_file)].into_iter().chain(of_clients) {
         let bytes = path.and_then(|path| std::fs::read(path).ok()).unwrap_or_default();
         context.update(&(bytes.len() as u64).to_be_bytes());
         context.update(&bytes);
@@ -114,37 +161,59 @@ fn digest(options: &TlsOptions) -> Vec<u8> {
     context.finish().as_ref().to_vec()
 }
 
-fn acceptor(options: &TlsOptions) -> Result<TlsAcceptor, TlsError> {
+fn load(options: &TlsOptions, digest: Vec<u8>) -> Result<Loaded, TlsError> {
     let chain = certificates(&options.cert_file)?;
     let key = PrivateKeyDer::from_pem_file(&options.key_file)
         // The error, not the content: a private key is in there.
         .map_err(|_| wrong(&options.key_file, "holds no private key in PEM"))?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = rustls::ServerConfig::builder_with_provider(Arc::clone(&provider))
-        .with_safe_default_protocol_versions()?;
-    let builder = match &options.client_ca_file {
-        None if options.client_cert_required => return Err(TlsError::NoAuthorities),
+    let verifier = verifier(options, Arc::clone(&provider))?;
+    let builder =
+        rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+    let builder = match &verifier {
         None => builder.with_no_client_auth(),
-        Some(path) => {
-            let mut roots = RootCertStore::empty();
-            for authority in certificates(path)? {
-                roots.add(authority)?;
-            }
-            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
-            let verifier =
-                if options.client_cert_required { verifier } else { verifier.allow_unauthenticated() };
-            builder.with_client_cert_verifier(verifier.build()?)
-        }
+        Some(verifier) => builder.with_client_cert_verifier(Arc::clone(verifier)),
     };
+    // It also begins without sessions: none is resumed whose certificate was good only by the files before.
     let mut config = builder.with_single_cert(chain, key)?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok(TlsAcceptor::from(Arc::new(config)))
+    Ok(Loaded { acceptor: TlsAcceptor::from(Arc::new(config)), verifier, digest })
 }
 
-/// DNS names and URIs of a verified certificate's subject alternative names.
-pub(super) fn names(certificate: &CertificateDer<'_>) -> Vec<String> {
-    let Ok(certificate) = webpki::EndEntityCert::try_from(certificate) else { return Vec::new() };
-    certificate.valid_dns_names().chain(certificate.valid_uri_names()).map(str::to_owned).collect()
+/// Checks the certificates of clients: by the authorities, and by what these have revoked.
+fn verifier(
+    options: &TlsOptions,
+    provider: Arc<CryptoProvider>,
+) -> Result<Option<Arc<dyn ClientCertVerifier>>, TlsError> {
+    let Some(path) = &options.client_ca_file else {
+        if options.client_cert_required {
+            return Err(TlsError::NoAuthorities("client_cert_required"));
+        }
+        return match options.client_crl_file {
+            Some(_) => Err(TlsError::NoAuthorities("client_crl_file")),
+            None => Ok(None),
+        };
+    };
+    let mut roots = RootCertStore::empty();
+    for authority in certificates(path)? {
+        roots.add(authority)?;
+    }
+    let mut builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+    if let Some(path) = &options.client_crl_file {
+        // A certificate whose authority has no list here is refused: whether it is revoked is not known.
+        builder = builder.with_crls(revocation_lists(path)?);
+    }
+    if !options.client_cert_required {
+        builder = builder.allow_unauthenticated();
+    }
+    Ok(Some(builder.build()?))
+}
+
+fn revocation_lists(path: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, TlsError> {
+    let read = || CertificateRevocationListDer::pem_file_iter(path)?.collect::<Result<Vec<_>, _>>();
+    let all = read().map_err(|error| wrong(path, &error.to_string()))?;
+    // An empty file would silently revoke nothing.
+    if all.is_empty() { Err(wrong(path, "holds no revocation list in PEM")) } else { Ok(all) }
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {

@@ -17,12 +17,15 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Semaphore};
 
 /// The age at which keys by address are fetched again.
 const REFRESH_S: u64 = 300;
 /// The least time between two fetches for unknown keys, however many of them are sent.
 const UNKNOWN_KEY_S: u64 = 30;
+/// The number of calls that may wait for a fetch at a time. Whoever sends tokens of unknown keys while the keys'
+/// address is slow must not take the places of all other calls.
+const WAITING_MAX: usize = 64;
 
 /// `[users.jwt]` of an access file: the issuer whose assertions about end users are accepted.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -78,6 +81,7 @@ struct Remote {
     fetches: Arc<Fetches>,
     /// One fetch at a time; callers that need it wait for it, within its time-out.
     attempt: Mutex<Attempt>,
+    waiting: Semaphore,
 }
 
 #[derive(Default)]
@@ -155,7 +159,15 @@ impl Users {
         let url = options.jwks_url.as_deref().unwrap_or_default();
         let url: Uri = fetch::check_url(url).map_err(str::to_owned)?;
         let fetcher = Fetcher::new(url, options.jwks_ca_file.as_deref())?;
-        Ok(Self::new(options, Some(Remote { fetcher, fetches, attempt: Mutex::default() })))
+        Ok(Self::new(
+            options,
+            Some(Remote {
+                fetcher,
+                fetches,
+                attempt: Mutex::default(),
+                waiting: Semaphore::new(WAITING_MAX),
+            }),
+        ))
     }
 
     fn new(options: JwtOptions, remote: Option<Remote>) -> Self {
@@ -214,6 +226,8 @@ impl Users {
 
     /// Whether the newest attempt, this one or one of the last `at_most_every_s`, was answered.
     async fn refresh(&self, remote: &Remote, now_s: u64, at_most_every_s: u64) -> bool {
+        // Those beyond are told to come again, as if the fetch had failed.
+        let Ok(_waits) = remote.waiting.try_acquire() else { return false };
         let mut attempt = remote.attempt.lock().await;
         if attempt.at_s.is_some_and(|at_s| now_s.saturating_sub(at_s) < at_most_every_s) {
             return !attempt.failed;

@@ -18,11 +18,14 @@ use crate::chain::{self, Names, Page, Row, Seal, Unsealed, stored_hash};
 use crate::contract::{Chain, Read};
 use crate::error::{LedgerError, OpenError};
 use crate::guard::Guard;
+use crate::sealer::SealError;
 use std::sync::Arc;
 
 const LOCK: &str =
     "SELECT pg_try_advisory_xact_lock(hashtextextended('windfall seals ' || current_schema(), 0))";
 const HORIZON: &str = "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint";
+const SYSTEM: &str = "SELECT system_identifier FROM pg_control_system()";
+const SEALED_ON: &str = "SELECT system FROM seals ORDER BY id DESC LIMIT 1";
 const RANGE: &str = "SELECT tx, id, kind, asset, debit, debit_holder, credit, credit_holder, amount, prev, time_ms, reference \
     FROM transfers WHERE tx >= $1 AND tx < $2 ORDER BY tx, id LIMIT $3";
 const UNSEALED: &str = "SELECT count(*), min(time_ms) FROM transfers WHERE tx >= $1";
@@ -36,34 +39,34 @@ const ONE: &str = "SELECT tx, id, kind, asset, debit, debit_holder, credit, cred
 #[derive(Debug)]
 pub(crate) struct PgSealer {
     link: Link,
+    accepts_cluster: bool,
 }
 
 pub(crate) fn open(url: &str, options: &PostgresOptions) -> Result<PgSealer, OpenError> {
-    Ok(PgSealer { link: Link::connect(Address::new(url, options)?, Purpose::Seal)? })
+    Ok(PgSealer { link: Link::connect(Address::new(url, options)?, Purpose::Seal)?, accepts_cluster: false })
 }
 
 impl Chain for PgSealer {
-    fn seal(&mut self, after: i64, rows_max: usize, now_ms: i64) -> Result<Option<Seal>, LedgerError> {
+    fn seal(&mut self, after: i64, rows_max: usize, now_ms: i64) -> Result<Option<Seal>, SealError> {
         let session = self.link.session()?;
         // Another connection than the one that was looked at: this server is compared as such by the next call.
         if session.went_back() {
-            return Err(LedgerError::Unavailable(
-                "its connection leads to a server that went back in time".into(),
-            ));
+            let why = "its connection leads to a server that went back in time";
+            return Err(LedgerError::Unavailable(why.into()).into());
         }
+        let system = cluster(&session, self.accepts_cluster)?;
         session.batch("BEGIN")?;
-        match seal(&session, after, rows_max, now_ms) {
-            Ok(Some(seal)) => session.commit(None).map(|()| Some(seal)),
+        match seal(&session, after, rows_max, now_ms, system) {
+            Ok(Some(seal)) => Ok(session.commit(None).map(|()| Some(seal))?),
             other => {
-                if !session.is_broken()
-                    && let Err(error) = session.batch("ROLLBACK")
-                {
-                    session.give_up();
-                    tracing::warn!(%error, "a sealer could not end its transaction; its connection is closed");
-                }
-                other
+                session.roll_back();
+                Ok(other?)
             }
         }
+    }
+
+    fn accept_cluster(&mut self) {
+        self.accepts_cluster = true;
     }
 
     fn read(&self) -> &dyn Read {
@@ -80,8 +83,31 @@ impl Chain for PgSealer {
     }
 }
 
+/// The identifier of the database cluster, where its server tells it. The last seal must have been made on the same one,
+/// as far as that is known: another cluster may number its transactions anew, and new transfers would then lie inside
+/// ranges that are sealed.
+fn cluster(session: &Session, accepts: bool) -> Result<Option<i64>, SealError> {
+    let here: i64 = match one(session, SYSTEM) {
+        Ok(here) => here,
+        Err(error) if position::hides_log(&error) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let rows = session.query(SEALED_ON, &[])?;
+    let before: Option<i64> = rows.first().map(|row| cell(row, 0)).transpose()?.flatten();
+    match before {
+        Some(before) if before != here && !accepts => Err(SealError::Moved { before, here }),
+        _ => Ok(Some(here)),
+    }
+}
+
 /// Seals in the present transaction, which reads anew with each statement.
-fn seal(session: &Session, after: i64, rows_max: usize, now_ms: i64) -> Result<Option<Seal>, LedgerError> {
+fn seal(
+    session: &Session,
+    after: i64,
+    rows_max: usize,
+    now_ms: i64,
+    system: Option<i64>,
+) -> Result<Option<Seal>, LedgerError> {
     if !one::<bool>(session, LOCK)? {
         return Ok(None);
     }
@@ -111,7 +137,7 @@ fn seal(session: &Session, after: i64, rows_max: usize, now_ms: i64) -> Result<O
     };
     let salts = chain::salts(own.len())?;
     let (seal, pages) = Seal::of(last.as_ref(), to_at, &own, &names(session, &own)?, &salts, now_ms);
-    insert(session, &seal, &pages)?;
+    insert(session, &seal, &pages, system)?;
     Ok(Some(seal))
 }
 
@@ -123,10 +149,10 @@ fn one<T: for<'r> tokio_postgres::types::FromSql<'r>>(
     cell(rows.first().ok_or_else(|| LedgerError::Sql("an answer is missing".into()))?, 0)
 }
 
-fn insert(session: &Session, seal: &Seal, pages: &[Page]) -> Result<(), LedgerError> {
+fn insert(session: &Session, seal: &Seal, pages: &[Page], system: Option<i64>) -> Result<(), LedgerError> {
     session.execute(
-        "INSERT INTO seals (id, from_at, to_at, rows, sealed_ms, previous, content, names, hash) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+        "INSERT INTO seals (id, from_at, to_at, rows, sealed_ms, previous, content, names, hash, system) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
         &[
             &seal.id,
             &seal.from_at,
@@ -137,6 +163,7 @@ fn insert(session: &Session, seal: &Seal, pages: &[Page]) -> Result<(), LedgerEr
             &seal.content.as_slice(),
             &seal.names.as_slice(),
             &seal.hash.as_slice(),
+            &system,
         ],
     )?;
     for (nth, page) in (0_i64..).zip(pages) {

@@ -3,7 +3,7 @@
 use super::options::PostgresOptions;
 use super::session::Session;
 use super::shape::{KNOWN, Shape};
-use super::{failover, position, schema};
+use super::{failover, position, schema, tls};
 use crate::error::{LedgerError, OpenError};
 use crate::guard::Guard;
 use std::cell::{Cell, RefCell, RefMut};
@@ -12,7 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::AcqRel, Ordering::Acquire, Ordering::Release};
 use std::time::{Duration, Instant};
 use tokio_postgres::Config;
-use tokio_postgres::config::{Host, SslMode};
+use tokio_postgres::config::Host;
+use windfall_tls::Security;
 
 const BACKOFF_MIN: Duration = Duration::from_millis(50);
 /// The name of a connection, where the address gives none.
@@ -27,6 +28,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 #[derive(Clone)]
 pub(crate) struct Address {
     pub config: Config,
+    /// What protects the connections.
+    pub security: Security,
     pub options: PostgresOptions,
     /// The name of the place in errors, without a password.
     pub place: String,
@@ -51,22 +54,17 @@ impl fmt::Debug for Address {
 impl Address {
     pub fn new(url: &str, options: &PostgresOptions) -> Result<Self, OpenError> {
         options.check()?;
-        let mut config: Config = url.parse().map_err(|error: tokio_postgres::Error| {
+        let mut config: Config = tls::readable(url).parse().map_err(|error: tokio_postgres::Error| {
             let why = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
             // The address itself may hold a password: it is not repeated.
             OpenError::Invalid(format!(
                 "the PostgreSQL address is not understood: {why}; write postgres://user:password@host:port/database"
             ))
         })?;
-        if config.get_ssl_mode() == SslMode::Require {
-            return Err(OpenError::Invalid(
-                "sslmode=require: this build speaks to PostgreSQL without TLS; use a local TLS proxy or socket"
-                    .into(),
-            ));
-        }
         if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
             return Err(OpenError::Invalid("the PostgreSQL address names no host".into()));
         }
+        let security = tls::secure(&mut config, options)?;
         let answer = options.answer_timeout();
         config
             .connect_timeout(Duration::from_millis(options.connect_timeout_ms))
@@ -81,7 +79,7 @@ impl Address {
         let place = place(&config, &options.schema);
         let (opened, told_three, told) = (Arc::default(), Arc::default(), Arc::default());
         let options = options.clone();
-        Ok(Self { config, options, place, older_name, opened, told_three, told, guard: None })
+        Ok(Self { config, security, options, place, older_name, opened, told_three, told, guard: None })
     }
 
     /// The name of the ledger whatever server it is on: its database and its schema.
@@ -94,7 +92,7 @@ impl Address {
     /// tables there are, for a server that has taken the place of another may have older ones. A connection that only reads
     /// does not write anything else: it is ready also where a commit waits or fails.
     fn connect(&self, purpose: Purpose) -> Result<Session, OpenError> {
-        let session = Session::open(&self.config, &self.place, &self.options, false)?;
+        let session = Session::open(self, false)?;
         let may_make = purpose != Purpose::Seal && !self.opened.load(Acquire);
         let is_unmarked = self.guard.as_ref().is_some_and(|guard| guard.is_unmarked());
         let is_new = may_make && (is_unmarked || schema::is_missing(&session, self)?);

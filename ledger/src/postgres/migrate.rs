@@ -53,7 +53,7 @@ pub(crate) fn migrate(
     guard: &Guard,
 ) -> Result<Migrated, OpenError> {
     let address = Address::new(url, postgres)?;
-    let session = Session::open(&address.config, &address.place, &address.options, false)?;
+    let session = Session::open(&address, false)?;
     match schema::version(&session, &address)? {
         Some(KNOWN) => return Ok(Migrated { from: KNOWN, to: KNOWN }),
         Some(_) => {}

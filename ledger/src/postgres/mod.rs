@@ -38,6 +38,7 @@ mod session;
 mod shape;
 mod state;
 mod store;
+mod tls;
 mod transfers;
 mod tx;
 mod wait;

@@ -1,9 +1,12 @@
 //! The options of a ledger in PostgreSQL.
 
 use super::link::Address;
+use super::tls;
 use crate::error::OpenError;
 use crate::model::Unbudgeted;
 use std::time::Duration;
+use tokio_postgres::Config;
+use windfall_tls::TlsOptions;
 
 /// Options of a ledger in PostgreSQL.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,6 +17,12 @@ pub struct PostgresOptions {
     /// The schema that holds the tables; made where it is missing. Letters, digits and `_`, at most 63. Default
     /// `windfall`.
     pub schema: String,
+    /// TLS to the server: its certificate must lead to a trusted authority and bear the host's name (`verify-full`), and no
+    /// connection falls back to plain text. `sslmode=verify-full` or `require` in the address alone is TLS with the
+    /// defaults. Default: none, which only servers on this machine are reached without.
+    pub tls: Option<TlsOptions>,
+    /// Whether plain text may leave this machine. Default false.
+    pub plaintext: bool,
     /// The time after which a connection that is not ready for use has failed, 1 to 600,000 ms. Default 5,000.
     pub connect_timeout_ms: u64,
     /// The time after which the server cancels a statement, 1 to 600,000 ms. Default 10,000. A server that
@@ -40,6 +49,8 @@ impl Default for PostgresOptions {
         Self {
             unbudgeted: Unbudgeted::Refuse,
             schema: "windfall".into(),
+            tls: None,
+            plaintext: false,
             connect_timeout_ms: 5_000,
             statement_timeout_ms: 10_000,
             lock_timeout_ms: 5_000,
@@ -59,6 +70,18 @@ impl PostgresOptions {
     /// [`OpenError::Invalid`]: the address is not understood, or an option has no valid value.
     pub fn ledger_name(&self, url: &str) -> Result<String, OpenError> {
         Ok(Address::new(url, self)?.ledger_name())
+    }
+
+    /// Checks whether the server at this address may be reached like this. Reads no files, and connects to nothing; an address
+    /// that is not understood is refused when it is opened.
+    ///
+    /// # Errors
+    /// [`OpenError::Invalid`].
+    pub fn check_address(&self, url: &str) -> Result<(), OpenError> {
+        match tls::readable(url).parse::<Config>() {
+            Ok(mut config) => tls::secure(&mut config, self).map(drop),
+            Err(_) => Ok(()),
+        }
     }
 
     pub(crate) fn check(&self) -> Result<(), OpenError> {

@@ -98,7 +98,7 @@ fn last(session: &Session) -> Result<Mark, LedgerError> {
 
 /// Whether the server says by this error that nobody, or not this user, may ask for its write-ahead log: the feature is
 /// not supported, there is no such function, or its use is not granted.
-fn hides_log(error: &LedgerError) -> bool {
+pub(super) fn hides_log(error: &LedgerError) -> bool {
     matches!(error, LedgerError::Sql(what) if ["(0A000)", "(42883)", "(42501)"].iter().any(|code| what.ends_with(code)))
 }
 

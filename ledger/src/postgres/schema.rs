@@ -283,6 +283,8 @@ CREATE TABLE seals (
     to_at bigint NOT NULL,
     rows bigint NOT NULL,
     sealed_ms bigint NOT NULL,
+    -- The identifier of the database cluster; NULL where the server does not tell it.
+    system bigint,
     previous bytea NOT NULL,
     content bytea NOT NULL,
     names bytea NOT NULL,

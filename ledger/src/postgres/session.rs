@@ -1,7 +1,9 @@
 //! One connection: its I/O thread, its settings, its prepared statements, and the meaning of its errors.
 
+use super::link::Address;
 use super::options::PostgresOptions;
 use super::shape::{Shape, spell, spell_check};
+use super::tls::Tls;
 use super::wait::wait;
 use crate::error::{LedgerError, OpenError};
 use futures_util::future::{join, try_join3};
@@ -14,8 +16,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use tokio_postgres::error::{DbError, SqlState};
+use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, Config, Error, NoTls, Row, Statement};
+use tokio_postgres::{Client, Config, Error, NoTls, Row, Socket, Statement};
+use windfall_tls::{HandshakeError, Security, WANTS_TLS};
 
 /// The oldest server that is known to work: 13.
 const SERVER_VERSION_MIN: i32 = 130_000;
@@ -86,6 +90,7 @@ enum NoClient {
 
 fn run_io(
     config: &Config,
+    security: &Security,
     connect_timeout: Duration,
     ready: &mpsc::SyncSender<Result<Client, NoClient>>,
     stop: oneshot::Receiver<()>,
@@ -100,41 +105,53 @@ fn run_io(
         Err(error) => return tell(Err(NoClient::Runtime(error))),
     };
     runtime.block_on(async {
-        let mut connection = match tokio::time::timeout(connect_timeout, config.connect(NoTls)).await {
-            Ok(Ok((client, connection))) => {
-                tell(Ok(client));
-                connection
-            }
-            Ok(Err(error)) => return tell(Err(NoClient::Postgres(error))),
-            Err(_) => return tell(Err(NoClient::TimedOut)),
-        };
-        let ended = tokio::select! {
-            ended = &mut connection => ended,
-            _ = stop => tokio::time::timeout(GOODBYE, connection).await.unwrap_or(Ok(())),
-        };
-        if let Err(error) = ended {
-            tracing::warn!(%error, "a PostgreSQL connection was lost");
+        match security {
+            Security::Tls(tls) => drive(config, Tls(tls.clone()), connect_timeout, tell, stop).await,
+            Security::Local | Security::Plaintext => drive(config, NoTls, connect_timeout, tell, stop).await,
         }
     });
     // A name look-up of the operating system may still hang.
     runtime.shutdown_background();
 }
 
+/// Connects, hands the client out, and reads and writes the socket until it is stopped or lost.
+async fn drive<T>(
+    config: &Config,
+    tls: T,
+    connect_timeout: Duration,
+    tell: impl Fn(Result<Client, NoClient>),
+    stop: oneshot::Receiver<()>,
+) where
+    T: MakeTlsConnect<Socket>,
+{
+    let mut connection = match tokio::time::timeout(connect_timeout, config.connect(tls)).await {
+        Ok(Ok((client, connection))) => {
+            tell(Ok(client));
+            connection
+        }
+        Ok(Err(error)) => return tell(Err(NoClient::Postgres(error))),
+        Err(_) => return tell(Err(NoClient::TimedOut)),
+    };
+    let ended = tokio::select! {
+        ended = &mut connection => ended,
+        _ = stop => tokio::time::timeout(GOODBYE, connection).await.unwrap_or(Ok(())),
+    };
+    if let Err(error) = ended {
+        tracing::warn!(%error, "a PostgreSQL connection was lost");
+    }
+}
+
 impl Session {
-    /// Connects. `place` names the server in errors; a connection for `reads` has few and long statements.
-    pub fn open(
-        config: &Config,
-        place: &str,
-        options: &PostgresOptions,
-        reads: bool,
-    ) -> Result<Self, OpenError> {
+    /// Connects. A connection for `reads` has few and long statements.
+    pub fn open(address: &Address, reads: bool) -> Result<Self, OpenError> {
+        let Address { place, options, .. } = address;
         let connect_timeout = Duration::from_millis(options.connect_timeout_ms);
         let (ready, client) = mpsc::sync_channel(1);
         let (stop, stopped) = oneshot::channel();
-        let own = config.clone();
+        let (own, security) = (address.config.clone(), address.security.clone());
         let thread = std::thread::Builder::new()
             .name("ledger-postgres".into())
-            .spawn(move || run_io(&own, connect_timeout, &ready, stopped))
+            .spawn(move || run_io(&own, &security, connect_timeout, &ready, stopped))
             .map_err(|error| OpenError::Io { path: place.into(), what: error.to_string() })?;
         let io = Io { stop: Some(stop), thread: Some(thread) };
         let unreachable = |what: String| OpenError::Unreachable { path: place.into(), what };
@@ -258,6 +275,16 @@ impl Session {
     /// Whether it cannot be used any more, so that the caller must connect anew.
     pub fn is_broken(&self) -> bool {
         self.broken.get() || self.client.is_closed()
+    }
+
+    /// Ends the open transaction, if there is one, without a commit. A connection that cannot is given up.
+    pub fn roll_back(&self) {
+        if !self.is_broken()
+            && let Err(error) = self.batch("ROLLBACK")
+        {
+            self.give_up();
+            tracing::warn!(%error, "a transaction could not be rolled back; its connection is closed");
+        }
     }
 
     /// Marks the connection as broken.
@@ -447,10 +474,40 @@ fn no_answer(place: &str, error: Option<Error>) -> OpenError {
     }
 }
 
+/// What TLS has to say about a connection that could not be made.
+fn of_tls(place: &str, error: &Error) -> Option<OpenError> {
+    let path = place.to_owned();
+    let source = std::error::Error::source(error);
+    match source.and_then(|source| source.downcast_ref::<HandshakeError>()) {
+        Some(HandshakeError::Lost(error)) => {
+            let what = format!("the connection was lost during the TLS handshake: {error}");
+            return Some(OpenError::Unreachable { path, what });
+        }
+        Some(refused) => return Some(OpenError::Untrusted { path, what: refused.to_string() }),
+        None => {}
+    }
+    // The client has no word of its own for it.
+    if source.is_some_and(|source| source.to_string() == "server does not support TLS") {
+        let what = "the server takes no TLS; set ssl = on there, or leave tls and sslmode out".into();
+        return Some(OpenError::Untrusted { path, what });
+    }
+    windfall_tls::explain(error).map(|what| OpenError::Untrusted { path, what })
+}
+
 /// Why a connection could not be made, and what to do.
 pub(crate) fn open_error(place: &str, error: &Error) -> OpenError {
     let (path, what) = (place.to_owned(), said(error));
+    if let Some(error) = of_tls(place, error) {
+        return error;
+    }
     match error.code() {
+        // The server's rules for hosts have no line for such a connection.
+        Some(&SqlState::INVALID_AUTHORIZATION_SPECIFICATION) if what.contains("no encryption") => {
+            OpenError::Denied { path, what: format!("{what}; {WANTS_TLS}") }
+        }
+        Some(&SqlState::INVALID_AUTHORIZATION_SPECIFICATION) if what.contains("client certificate") => {
+            OpenError::Denied { path, what: format!("{what}; set tls.cert_file and tls.key_file") }
+        }
         Some(&SqlState::INVALID_PASSWORD | &SqlState::INVALID_AUTHORIZATION_SPECIFICATION) => {
             OpenError::Denied { path, what: format!("{what}; correct the user and the password") }
         }

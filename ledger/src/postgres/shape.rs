@@ -15,7 +15,8 @@
 //!   budget, a transfer or a withdrawal's movement names a column or a table that the migration takes away, so their
 //!   transactions fail as a whole, as soon as the migration has committed. What is spelled for version 3 by this build fails
 //!   in the same way, so that the money does not rest on the lock alone. A process that starts anew refuses the version.
-//! - A migration that dies has changed nothing. Two at once: an advisory lock lets one work, and the other finds it done.
+//! - A migration that dies has changed nothing. Two at once: an advisory lock lets one work. The other
+//!   waits for it no longer than the lock's time-out; then it finds it done, or ends with "unreachable" and can be started again.
 //! - A read has no transaction to hold a lock with: one that was spelled for version 3 fails where the names are gone,
 //!   and is asked again on a new connection, which looks at the version first.
 //! - The way back is the same: after a fail-over to a server from before the migration each new connection finds version 3.

@@ -78,6 +78,11 @@ pub(crate) struct PgTx<'l> {
 /// Begins a transaction. Returns the newest version of the rules that was noted, 0 for none.
 /// Neither that nor new numbers are worth a round trip of their own: they are sent with `BEGIN`.
 pub(crate) fn begin(session: &Session, numbers: &mut Numbers) -> Result<i64, LedgerError> {
+    // Where a read behind `BEGIN` fails, the transaction is open all the same.
+    read_begun(session, numbers).inspect_err(|_| session.roll_back())
+}
+
+fn read_begun(session: &Session, numbers: &mut Numbers) -> Result<i64, LedgerError> {
     let is_low = numbers.left() < BLOCK / 4;
     let is_three = session.shape() == Shape::Three;
     let read = if is_three { VERSIONS } else { VERSION };
@@ -123,11 +128,6 @@ impl Drop for PgTx<'_> {
         }
         // Names and budget keys that this transaction made are gone with it.
         self.budget_keys.clear();
-        if !self.session.is_broken()
-            && let Err(error) = self.session.batch("ROLLBACK")
-        {
-            self.session.give_up();
-            tracing::warn!(%error, "a transaction could not be rolled back; its connection is closed");
-        }
+        self.session.roll_back();
     }
 }

@@ -59,7 +59,7 @@ pub(crate) fn open_reader(
     options: &PostgresOptions,
 ) -> Result<impl Read + Send + use<>, OpenError> {
     let address = Address::new(url, options)?;
-    let session = Session::open(&address.config, &address.place, &address.options, true)?;
+    let session = Session::open(&address, true)?;
     schema::check(&session, &address)?;
     session.open_batch("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", &address.place)?;
     Ok(Link::new(address, Some(session), Purpose::Snapshot))

@@ -6,6 +6,7 @@ use crate::chain::{self, Names, Page, Row, Seal, Unsealed, stored_hash};
 use crate::contract::{Chain, Read};
 use crate::error::{LedgerError, OpenError};
 use crate::guard::Guard;
+use crate::sealer::SealError;
 use rusqlite::{Connection, OptionalExtension, params};
 use std::path::Path;
 use std::sync::Arc;
@@ -26,7 +27,7 @@ pub(crate) fn open(path: &Path) -> Result<SqliteSealer, OpenError> {
 }
 
 impl Chain for SqliteSealer {
-    fn seal(&mut self, after: i64, rows_max: usize, now_ms: i64) -> Result<Option<Seal>, LedgerError> {
+    fn seal(&mut self, after: i64, rows_max: usize, now_ms: i64) -> Result<Option<Seal>, SealError> {
         let last = last_seal(&self.db)?;
         if last.as_ref().map_or(0, |last| last.id) != after {
             return Ok(None);
@@ -41,12 +42,13 @@ impl Chain for SqliteSealer {
         let salts = chain::salts(rows.len())?;
         let names = names(&self.db, &rows)?;
         let (seal, pages) = Seal::of(last.as_ref(), to_at, &rows, &names, &salts, now_ms);
-        let tx = self.db.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+        let immediate = rusqlite::TransactionBehavior::Immediate;
+        let tx = self.db.transaction_with_behavior(immediate).map_err(LedgerError::from)?;
         if last_seal(&tx)?.map(|now| now.id) != last.map(|last| last.id) {
             return Ok(None);
         }
         insert(&tx, &seal, &pages)?;
-        tx.commit()?;
+        tx.commit().map_err(LedgerError::from)?;
         Ok(Some(seal))
     }
 

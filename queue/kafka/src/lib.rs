@@ -34,7 +34,8 @@ mod thread;
 mod topic;
 mod watch;
 
-pub use self::options::{Compression, KafkaOptions, Mechanism, Sasl, Secret, Tls};
+pub use self::options::{Compression, KafkaOptions, Mechanism, Sasl, Secret};
+pub use windfall_tls::TlsOptions;
 
 use self::cluster::Observer;
 use self::committer::Committer;

@@ -4,9 +4,10 @@ use rdkafka::ClientConfig;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 use windfall_contract::broker::OpenError;
+use windfall_tls::{Security, TlsError, TlsOptions};
 
 /// How a Kafka cluster is reached and used. Defaults suit packs of events; what is left out has its default.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -18,8 +19,13 @@ pub struct KafkaOptions {
     pub prefix: String,
     /// Named in the broker's logs and quotas. Default `windfall`.
     pub client_id: String,
-    /// TLS to the brokers. Default off.
-    pub tls: Option<Tls>,
+    /// TLS to the brokers, each of which must bear the name that it is known by; there is no `server_name` here. Default:
+    /// none, which only brokers on this machine are reached without.
+    pub tls: Option<TlsOptions>,
+    /// The password of `tls.key_file`. Default none.
+    pub tls_key_password: Option<Secret>,
+    /// Whether plain text may leave this machine. Default false.
+    pub plaintext: bool,
     /// The credentials for SASL. Default none.
     pub sasl: Option<Sasl>,
     /// How long opening a producer or a consumer, or a question, waits for a cluster that is away before it is
@@ -94,6 +100,8 @@ impl Default for KafkaOptions {
             prefix: String::new(),
             client_id: "windfall".into(),
             tls: None,
+            tls_key_password: None,
+            plaintext: false,
             sasl: None,
             connect_timeout_ms: 1_000,
             request_timeout_ms: 5_000,
@@ -119,22 +127,6 @@ impl Default for KafkaOptions {
             librdkafka: BTreeMap::new(),
         }
     }
-}
-
-/// TLS, in PEM files.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Tls {
-    /// The certificate authorities to trust; without it, the system's.
-    pub ca_file: Option<PathBuf>,
-    /// The client's certificate, where brokers ask for one.
-    pub cert_file: Option<PathBuf>,
-    /// The certificate's private key.
-    pub key_file: Option<PathBuf>,
-    /// The key's password.
-    pub key_password: Option<Secret>,
-    /// Does not compare the broker's name with its certificate. For tests. Default off.
-    pub any_host_name: bool,
 }
 
 /// A name and a password.
@@ -296,12 +288,31 @@ impl KafkaOptions {
                 "librdkafka.\"{owned}\" is set by the driver: use the option that stands for it"
             ));
         }
-        for file in self.tls.iter().flat_map(|tls| [&tls.ca_file, &tls.cert_file, &tls.key_file]).flatten() {
-            if let Err(error) = std::fs::metadata(file) {
-                return invalid(format!("{}: {error}", file.display()));
-            }
+        self.check_address()?;
+        if let Some(tls) = &self.tls {
+            tls.check().map_err(|error| OpenError::Invalid(format!("kafka: {error}")))?;
+        }
+        if self.tls.as_ref().is_some_and(|tls| tls.server_name.is_some()) {
+            return invalid(
+                "tls.server_name cannot be set: each broker must bear the name that it is known by (advertised.listeners)"
+                    .into(),
+            );
         }
         Ok(())
+    }
+
+    fn check_security(&self) -> Result<(), TlsError> {
+        let security = Security::new(self.tls.as_ref(), self.plaintext)?;
+        let mut servers = self.bootstrap_servers.split(',').map(str::trim).filter(|one| !one.is_empty());
+        servers.try_for_each(|one| security.allow_address("Kafka", one))
+    }
+
+    /// Checks whether the brokers may be reached like this. Reads no files, and connects to nothing.
+    ///
+    /// # Errors
+    /// [`OpenError::Invalid`].
+    pub fn check_address(&self) -> Result<(), OpenError> {
+        self.check_security().map_err(|error| OpenError::Invalid(format!("kafka: {error}")))
     }
 
     pub(super) fn connect_timeout(&self) -> Duration {
@@ -364,11 +375,10 @@ impl KafkaOptions {
                     config.set(key, text(file));
                 }
             }
-            if let Some(Secret(password)) = &tls.key_password {
+            if let Some(Secret(password)) = &self.tls_key_password {
                 config.set("ssl.key.password", password);
             }
-            let check = if tls.any_host_name { "none" } else { "https" };
-            config.set("ssl.endpoint.identification.algorithm", check);
+            config.set("ssl.endpoint.identification.algorithm", "https");
         }
         if let Some(sasl) = &self.sasl {
             let mechanism = match sasl.mechanism {
@@ -453,23 +463,37 @@ mod tests {
     fn what_is_wrong_is_named() {
         let refused = |options: KafkaOptions| options.check().unwrap_err().to_string();
         assert!(refused(KafkaOptions::default()).contains("bootstrap_servers is empty"));
-        let options = KafkaOptions { heartbeat_ms: 9_000, ..KafkaOptions::at("a:1") };
+        let options = KafkaOptions { heartbeat_ms: 9_000, ..KafkaOptions::at("127.0.0.1:1") };
         assert!(refused(options).contains("heartbeat_ms = 9000: 100 to 3333 is allowed"));
         let owned = [("acks".to_owned(), "1".to_owned())].into();
-        let options = KafkaOptions { librdkafka: owned, ..KafkaOptions::at("a:1") };
+        let options = KafkaOptions { librdkafka: owned, ..KafkaOptions::at("127.0.0.1:1") };
         assert!(refused(options).contains("librdkafka.\"acks\" is set by the driver"));
-        let options = KafkaOptions { retention_ms: 60_000, ..KafkaOptions::at("a:1") };
+        let options = KafkaOptions { retention_ms: 60_000, ..KafkaOptions::at("127.0.0.1:1") };
         assert!(refused(options).contains("retention_ms = 60000: 3600000 or more is allowed"));
-        let tls = Tls { ca_file: Some("/nowhere/ca.pem".into()), ..Tls::default() };
-        let options = KafkaOptions { tls: Some(tls), ..KafkaOptions::at("a:1") };
+        let tls = TlsOptions { ca_file: Some("/nowhere/ca.pem".into()), ..TlsOptions::default() };
+        let options = KafkaOptions { tls: Some(tls), ..KafkaOptions::at("127.0.0.1:1") };
         assert!(refused(options).contains("/nowhere/ca.pem"));
+        let tls = TlsOptions { server_name: Some("kafka".into()), ..TlsOptions::default() };
+        assert!(refused(KafkaOptions { tls: Some(tls), ..KafkaOptions::at("a:1") }).contains("server_name"));
+    }
+
+    #[test]
+    fn brokers_elsewhere_are_reached_by_tls_or_by_name_in_plain_text() {
+        let at = "127.0.0.1:1, kafka:9092";
+        let refused = KafkaOptions::at(at).check().unwrap_err().to_string();
+        assert!(refused.contains("Kafka at kafka is not on this machine"), "{refused}");
+        assert!(KafkaOptions { plaintext: true, ..KafkaOptions::at(at) }.check().is_ok());
+        let tls = Some(TlsOptions::default());
+        assert!(KafkaOptions { tls: tls.clone(), ..KafkaOptions::at(at) }.check().is_ok());
+        let both = KafkaOptions { tls, plaintext: true, ..KafkaOptions::at(at) };
+        assert!(both.check().unwrap_err().to_string().contains("contradict"));
     }
 
     #[test]
     fn a_password_is_not_printed() {
         let sasl =
             Sasl { mechanism: Mechanism::Plain, username: "u".into(), password: Secret("rain".into()) };
-        let options = KafkaOptions { sasl: Some(sasl), ..KafkaOptions::at("a:1") };
+        let options = KafkaOptions { sasl: Some(sasl), ..KafkaOptions::at("127.0.0.1:1") };
         assert!(!format!("{options:?}").contains("rain"));
     }
 }

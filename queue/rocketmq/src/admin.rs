@@ -30,7 +30,9 @@ pub(super) struct Admins {
 
 impl Admins {
     pub(super) fn new(options: &RocketOptions) -> Self {
-        let admin = |broker: &String| Admin::new(broker, options.credentials(), options.timeout());
+        let admin = |broker: &String| {
+            Admin::new(broker, options.credentials(), options.tls.clone(), options.timeout())
+        };
         Self { brokers: options.admin.iter().map(admin).collect(), away: options.connect_timeout() }
     }
 

@@ -52,6 +52,7 @@ mod sender;
 mod tasks;
 
 pub use self::options::{RocketOptions, Secret};
+pub use windfall_tls::TlsOptions;
 
 use self::admin::Admins;
 use self::consumer::RocketConsumer;

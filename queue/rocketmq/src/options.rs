@@ -1,10 +1,10 @@
 //! What an operator may choose, with defaults that fit a server with its own defaults.
 
 use serde::Deserialize;
-use std::path::PathBuf;
 use std::time::Duration;
 use windfall_contract::broker::OpenError;
 use windfall_rocketmq_wire::{ClientOptions, Credentials};
+use windfall_tls::{Security, TlsError, TlsOptions};
 
 /// A secret text that is never printed.
 #[derive(Clone, PartialEq, Eq, Default, Deserialize)]
@@ -41,10 +41,11 @@ pub struct RocketOptions {
     pub access_key: Option<String>,
     /// The user's secret key. Default none.
     pub secret_key: Option<Secret>,
-    /// A PEM file of certificate authorities: turns TLS on, and these alone are trusted. Default none: no TLS.
-    pub ca_file: Option<PathBuf>,
-    /// The name in the server's certificate, where it is not the endpoint's host. Default none.
-    pub server_name: Option<String>,
+    /// TLS to the proxies, and to the brokers of `admin`. Default: none, which only those on this machine are reached
+    /// without.
+    pub tls: Option<TlsOptions>,
+    /// Whether plain text may leave this machine. Default false.
+    pub plaintext: bool,
     /// Deadline of each call in ms: a server that stands still is noticed after so long. 100 to 60,000, default 3,000.
     pub timeout_ms: u64,
     /// How long opening a producer or a consumer waits for a proxy that is away before it is `Unavailable`; one that is
@@ -102,8 +103,8 @@ impl Default for RocketOptions {
             namespace: String::new(),
             access_key: None,
             secret_key: None,
-            ca_file: None,
-            server_name: None,
+            tls: None,
+            plaintext: false,
             timeout_ms: 3_000,
             connect_timeout_ms: 3_000,
             linger_ms: 2,
@@ -158,7 +159,24 @@ impl RocketOptions {
         if self.access_key.is_some() != self.secret_key.is_some() {
             return Err(OpenError::Invalid("access_key and secret_key come together or not at all".into()));
         }
+        self.check_address()?;
+        if let Some(tls) = &self.tls {
+            tls.check().map_err(|error| OpenError::Invalid(error.to_string()))?;
+        }
         self.client().check().map_err(|error| OpenError::Invalid(error.to_string()))
+    }
+
+    fn check_security(&self) -> Result<(), TlsError> {
+        let security = Security::new(self.tls.as_ref(), self.plaintext)?;
+        self.endpoints.iter().chain(&self.admin).try_for_each(|one| security.allow_address("RocketMQ", one))
+    }
+
+    /// Checks whether the servers may be reached like this. Reads no files, and connects to nothing.
+    ///
+    /// # Errors
+    /// [`OpenError::Invalid`].
+    pub fn check_address(&self) -> Result<(), OpenError> {
+        self.check_security().map_err(|error| OpenError::Invalid(error.to_string()))
     }
 
     pub(super) fn client(&self) -> ClientOptions {
@@ -166,8 +184,7 @@ impl RocketOptions {
             endpoints: self.endpoints.clone(),
             namespace: self.namespace.clone(),
             credentials: self.credentials(),
-            ca_file: self.ca_file.clone(),
-            server_name: self.server_name.clone(),
+            tls: self.tls.clone(),
             timeout: self.timeout(),
         }
     }
@@ -205,6 +222,10 @@ mod tests {
             said(RocketOptions { receive_records: 33, ..fine.clone() }).contains("receive_records is 33")
         );
         assert!(said(RocketOptions { access_key: Some("a".into()), ..fine.clone() }).contains("secret_key"));
+        let remote = |admin: &str| RocketOptions { admin: vec![admin.into()], ..fine.clone() };
+        assert!(said(remote("broker:10911")).contains("RocketMQ at broker is not on this machine"));
+        assert_eq!(said(RocketOptions { plaintext: true, ..remote("broker:10911") }), "");
+        assert_eq!(said(RocketOptions { tls: Some(TlsOptions::default()), ..remote("broker:10911") }), "");
         let secret = RocketOptions { secret_key: Some(Secret::new("rain")), ..fine };
         assert!(!format!("{secret:?}").contains("rain"));
     }

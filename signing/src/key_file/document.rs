@@ -19,6 +19,7 @@
 
 use super::{Content, Entry};
 use crate::key::{KeyInfo, KeyState, check_sender};
+use crate::verify::UNSIGNED_ORIGIN;
 use serde::{Deserialize, Deserializer, de};
 use std::collections::BTreeSet;
 use windfall_key_file::text::{self, Refused};
@@ -82,6 +83,9 @@ fn entry(key: Key) -> Result<Entry, Refused> {
 fn check(entries: &[Entry]) -> Result<(), Refused> {
     if entries.first().is_none_or(|entry| entry.info.id == 0) {
         return Err(Refused::Damaged("no key, or a key numbered 0"));
+    }
+    if entries.last().is_some_and(|entry| entry.info.id == UNSIGNED_ORIGIN) {
+        return Err(Refused::Damaged("a key with a number that no key can have"));
     }
     if !entries.is_sorted_by(|a, b| a.info.id < b.info.id) {
         return Err(Refused::Damaged("key numbers out of order"));

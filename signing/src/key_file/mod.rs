@@ -5,6 +5,7 @@ mod document;
 use crate::key::{KeyInfo, KeyState, UnusableName, check_sender};
 use crate::mac::MacKey;
 use crate::ring::{Ring, RingKey};
+use crate::verify::UNSIGNED_ORIGIN;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use windfall_key_file::{self as disk, KeyFileError, Lock, random_secret};
@@ -131,7 +132,10 @@ impl KeyFile {
         check_sender(sender)?;
         self.change(|entries| {
             let last = entries.last().map_or(0, |entry| entry.info.id);
-            let id = last.checked_add(1).filter(|_| entries.len() < KEYS_MAX).ok_or(ChangeError::Full)?;
+            let id = last
+                .checked_add(1)
+                .filter(|id| *id < UNSIGNED_ORIGIN && entries.len() < KEYS_MAX)
+                .ok_or(ChangeError::Full)?;
             entries.push(new_entry(id, sender, may_copy, now_ms)?);
             Ok(id)
         })

@@ -33,7 +33,7 @@
 //! use windfall_contract::tokens::{NEVER, TokenPut, TokenStore};
 //! use windfall_store::redis::{RedisOptions, RedisStore};
 //!
-//! let store = RedisStore::open(RedisOptions::at("redis://:secret@10.0.0.7:6379")).await?;
+//! let store = RedisStore::open(RedisOptions::at("rediss://:secret@10.0.0.7:6379")).await?;
 //! let put = TokenPut { user_id: 7, trade_no: "rain-7-1".into(), token: "AQAB".into(), expires_at_ms: NEVER };
 //! store.put(&[put]).await?;
 //! assert_eq!(store.list(7, None, 10).await?.len(), 1);

@@ -3,7 +3,7 @@
 use redis::ConnectionInfo;
 use serde::Deserialize;
 use std::time::Duration;
-use windfall_redis_link::{LinkOptions, OpenRedisError, Report, addresses};
+use windfall_redis_link::{Access, LinkOptions, OpenRedisError, Report, TlsOptions};
 
 /// The number of a user's tokens that a page is made from at most: reading more order numbers would hold Redis up.
 pub(super) const LISTED_MAX: i64 = 100_000;
@@ -21,6 +21,11 @@ pub struct RedisOptions {
     pub password: Option<String>,
     /// Whether the addresses are of a Redis Cluster. Default `false`.
     pub is_cluster: bool,
+    /// TLS to the server, to all nodes of a cluster. `rediss://` in `urls` alone is TLS with the defaults. Default: none,
+    /// which only servers on this machine are reached without.
+    pub tls: Option<TlsOptions>,
+    /// Whether plain text may leave this machine. Default `false`.
+    pub plaintext: bool,
     /// The prefix of every key, before the user id. 1 to 64 bytes of printable ASCII without blanks and braces; default
     /// `windfall:tokens:`.
     pub prefix: String,
@@ -48,6 +53,8 @@ impl Default for RedisOptions {
             username: None,
             password: None,
             is_cluster: false,
+            tls: None,
+            plaintext: false,
             prefix: "windfall:tokens:".into(),
             connections: 2,
             pipeline_users: 250,
@@ -117,12 +124,32 @@ impl RedisOptions {
                 self.prefix
             ));
         }
-        addresses(&self.urls, self.username.as_deref(), self.password.as_deref(), self.is_cluster)
+        self.access().addresses()
+    }
+
+    /// Checks whether the server may be reached like this. Reads no files, and connects to nothing.
+    ///
+    /// # Errors
+    /// [`OpenRedisError::Invalid`].
+    pub fn check_address(&self) -> Result<(), OpenRedisError> {
+        self.access().addresses().map(drop)
+    }
+
+    fn access(&self) -> Access<'_> {
+        Access {
+            urls: &self.urls,
+            username: self.username.as_deref(),
+            password: self.password.as_deref(),
+            is_cluster: self.is_cluster,
+            tls: self.tls.as_ref(),
+            plaintext: self.plaintext,
+        }
     }
 
     pub(super) fn link(&self) -> LinkOptions {
         LinkOptions {
             is_cluster: self.is_cluster,
+            security: self.access().security(),
             connections: self.connections,
             pipeline_requests: self.pipeline_users,
             connect_timeout: Duration::from_millis(self.connect_timeout_ms),

@@ -5,7 +5,7 @@ use redis::ConnectionInfo;
 use serde::Deserialize;
 use std::time::Duration;
 use windfall_contract::due::Shard;
-use windfall_redis_link::{LinkOptions, OpenRedisError, Report, addresses};
+use windfall_redis_link::{Access, LinkOptions, OpenRedisError, Report, TlsOptions};
 
 /// The pause between two tries while a slot of the cluster moves to another node.
 pub(super) const MOVING_PAUSE: Duration = Duration::from_millis(20);
@@ -29,6 +29,11 @@ pub struct RedisJobsOptions {
     pub password: Option<String>,
     /// Whether the addresses are of a Redis Cluster. Default `false`.
     pub is_cluster: bool,
+    /// TLS to the server, to all nodes of a cluster. `rediss://` in `urls` alone is TLS with the defaults. Default: none,
+    /// which only servers on this machine are reached without.
+    pub tls: Option<TlsOptions>,
+    /// Whether plain text may leave this machine. Default `false`.
+    pub plaintext: bool,
     /// The beginning of the hash tag of every key: `{wfq:0003}:…`. 1 to 32 bytes of printable ASCII without blanks and
     /// braces; default `wfq`. Pools on one Redis need one each.
     pub prefix: String,
@@ -55,6 +60,8 @@ impl Default for RedisJobsOptions {
             username: None,
             password: None,
             is_cluster: false,
+            tls: None,
+            plaintext: false,
             prefix: "wfq".into(),
             shards: 8,
             connections: 2,
@@ -138,7 +145,26 @@ impl RedisJobsOptions {
                 self.prefix
             )));
         }
-        addresses(&self.urls, self.username.as_deref(), self.password.as_deref(), self.is_cluster)
+        self.access().addresses()
+    }
+
+    /// Checks whether the server may be reached like this. Reads no files, and connects to nothing.
+    ///
+    /// # Errors
+    /// [`OpenRedisError::Invalid`].
+    pub fn check_address(&self) -> Result<(), OpenRedisError> {
+        self.access().addresses().map(drop)
+    }
+
+    fn access(&self) -> Access<'_> {
+        Access {
+            urls: &self.urls,
+            username: self.username.as_deref(),
+            password: self.password.as_deref(),
+            is_cluster: self.is_cluster,
+            tls: self.tls.as_ref(),
+            plaintext: self.plaintext,
+        }
     }
 
     pub(super) fn link(&self) -> LinkOptions {
@@ -151,6 +177,7 @@ impl RedisJobsOptions {
             };
         LinkOptions {
             is_cluster: self.is_cluster,
+            security: self.access().security(),
             connections: self.connections,
             pipeline_requests: 250,
             connect_timeout: Duration::from_millis(self.connect_timeout_ms),

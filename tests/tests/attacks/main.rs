@@ -3,13 +3,14 @@
 //!
 //! `tokens`: what is not the user's, or was changed. `money`: withdrawals again, sums beyond 64 bits, users in bodies.
 //! `callers`: keys, roles and signed users. `smuggling`: requests of two meanings. `floods`: too long, too slow, too
-//! dense, compressed. `downstream`: a paying system that lies.
+//! dense, compressed. `keyless`: who has no key. `downstream`: a paying system that lies.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod callers;
 mod downstream;
 mod floods;
 mod jwt;
+mod keyless;
 mod money;
 mod smuggling;
 mod tokens;

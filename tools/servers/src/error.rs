@@ -20,6 +20,18 @@ pub enum Error {
         /// The state folder.
         dir: PathBuf,
     },
+    /// The server is there and takes plain text.
+    #[error("{name} is there and takes plain text: run `./dev down {name}` first")]
+    IsPlain {
+        /// The server's name.
+        name: String,
+    },
+    /// The server cannot be started with TLS.
+    #[error("{name} cannot be started with TLS")]
+    NoTls {
+        /// The server's name.
+        name: String,
+    },
     /// A server has no such part, address or setting.
     #[error("{name} has no '{what}'")]
     Absent {

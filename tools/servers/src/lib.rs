@@ -24,12 +24,17 @@
 //! # Ok::<(), windfall_servers::Error>(())
 //! ```
 //!
+//! With [`Servers::up_by_tls`] and [`Private::start_by_tls`] servers take TLS, by certificates of an [`Authority`] of their own:
+//! Redis, PostgreSQL, etcd, Kafka and RocketMQ. Setting `ca` is the file that clients trust, `client_cert` and `client_key` are
+//! what they may show.
+//!
 //! It is not for production: no replicas, no passwords worth the name. Every call blocks; in async code
 //! use it before the runtime starts or in `spawn_blocking`.
 //!
 //! A process is only ever signalled when its id, start time and boot are those that were written down
 //! when it was started; see `process`.
 
+mod authority;
 mod error;
 mod jars;
 mod kinds;
@@ -43,6 +48,7 @@ mod servers;
 mod spec;
 mod state;
 
+pub use authority::{Authority, Pair, Tls, Validity};
 pub use error::Error;
 pub use rocketmq_admin::TopicKind;
 pub use server::{Activity, Private, Server};

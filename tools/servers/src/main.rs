@@ -1,5 +1,6 @@
 //! `windfall-servers`: real servers on loopback, from the command line. `./dev up` calls it.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -24,7 +25,12 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Starts what does not run and waits until it is ready [default: kafka kafka2 rocketmq redis postgres etcd]
-    Up { names: Vec<String> },
+    Up {
+        names: Vec<String>,
+        /// With TLS, by certificates of an authority of their own: DIR/tls/ca.pem
+        #[arg(long)]
+        tls: bool,
+    },
     /// Ends servers and deletes their data [default: all]
     Down { names: Vec<String> },
     /// Says what there is
@@ -66,13 +72,17 @@ fn run(arguments: &Arguments) -> Result<(), Error> {
         .clone()
         .map_or_else(Servers::from_env, |dir| Servers::at(std::path::absolute(&dir).unwrap_or(dir)));
     match &arguments.command {
-        Command::Up { names } => {
+        Command::Up { names, tls } => {
             let names: Vec<&str> = if names.is_empty() {
                 Spec::ALL.to_vec()
             } else {
                 names.iter().map(String::as_str).collect()
             };
-            servers.up(&names)?;
+            if *tls {
+                servers.up_by_tls(&names)?
+            } else {
+                servers.up(&names)?
+            }
             print(&servers, arguments.json)
         }
         Command::Down { names } => {
@@ -111,6 +121,9 @@ fn print(servers: &Servers, as_json: bool) -> Result<(), Error> {
     }
     for server in &list {
         println!("{:<14} {:<8} {}", server.name(), word(server.activity()?), server.url());
+    }
+    for ca in list.iter().filter_map(|server| server.settings().get("ca")).collect::<BTreeSet<_>>() {
+        println!("authority      {ca}");
     }
     println!("export {STATE_VARIABLE}={}", state.display());
     Ok(())

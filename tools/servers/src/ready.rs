@@ -152,8 +152,17 @@ fn postgres(address: SocketAddr, user: &str) -> Result<(), String> {
     let length = u32::try_from(body.len() + 4).map_err(|error| error.to_string())?;
     let request = [&length.to_be_bytes(), body.as_slice()].concat();
     let mut answer = [0; 1];
-    ask(address, &request, &mut answer)?;
-    if answer == *b"R" {
+    let mut more = Vec::new();
+    let mut talk = || {
+        let mut stream = connect(address)?;
+        stream.write_all(&request)?;
+        stream.read_exact(&mut answer)?;
+        // An error is the end of what the server says.
+        if answer == *b"E" { stream.take(4_096).read_to_end(&mut more).map(drop) } else { Ok(()) }
+    };
+    talk().map_err(|error| format!("{address}: {error}"))?;
+    // The second is said when it has recovered: it takes TLS alone.
+    if answer == *b"R" || String::from_utf8_lossy(&more).contains("C28000\0") {
         Ok(())
     } else {
         Err("the database system is starting up or shutting down".to_owned())

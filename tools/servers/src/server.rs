@@ -18,7 +18,7 @@ use crate::process::{self, Identity, POLL};
 use crate::rocketmq_admin::{self, TopicKind};
 use crate::servers::remove;
 use crate::state::State;
-use crate::{Error, PostgresOrigin, Servers, Spec, say};
+use crate::{Error, PostgresOrigin, Servers, Spec, Tls, say};
 
 /// How long a server may take to become ready, in seconds. Default [`READY_TIMEOUT_S`].
 const READY_VARIABLE: &str = "WINDFALL_SERVERS_READY_S";
@@ -91,7 +91,8 @@ impl Server {
         self.entry.addresses.get(of).map(String::as_str).ok_or_else(|| self.absent(of))
     }
 
-    /// `user`, `password`, `database` (PostgreSQL), `ca` (the file of Kafka's CA, PEM), where it has them.
+    /// `user`, `password`, `database` (PostgreSQL), and with TLS `ca` (the file of its authority, PEM), `client_cert` and
+    /// `client_key`, where it has them.
     ///
     /// # Errors
     /// [`Error::Absent`].
@@ -317,8 +318,23 @@ impl Private {
     /// # Errors
     /// See [`Servers::up`].
     pub fn start(spec: impl Into<Spec>) -> Result<Self, Error> {
-        Self::sweep()?;
+        Self::start_as(spec.into(), None)
+    }
+
+    /// [`Private::start`] with TLS. An S3 server cannot.
+    ///
+    /// # Errors
+    /// [`Error::NoTls`], and see [`Servers::up`].
+    pub fn start_by_tls(spec: impl Into<Spec>, tls: &Tls) -> Result<Self, Error> {
         let spec = spec.into();
+        if spec == Spec::S3 {
+            return Err(Error::NoTls { name: spec.name().to_owned() });
+        }
+        Self::start_as(spec, Some(tls))
+    }
+
+    fn start_as(spec: Spec, tls: Option<&Tls>) -> Result<Self, Error> {
+        Self::sweep()?;
         let base = base();
         let failed = || Error::io(format!("make a folder in {}", base.display()));
         // PostgreSQL's user must be able to enter.
@@ -327,7 +343,7 @@ impl Private {
         let dir = tempfile::Builder::new().permissions(open).tempdir_in(&base).map_err(failed())?;
         let servers = Servers::at(dir.path());
         let name = spec.name().to_owned();
-        match servers.up_specs(vec![(name.clone(), spec)], Identity::own()) {
+        match servers.up_specs(vec![(name.clone(), spec)], Identity::own(), tls) {
             Ok(()) => Ok(Self { server: servers.server(&name)?, dir }),
             Err(error) => {
                 // The error says what of the log matters; the processes must not stay.

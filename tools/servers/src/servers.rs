@@ -11,7 +11,7 @@ use crate::kinds::{self, Entry, Place};
 use crate::process::Identity;
 use crate::server::{self, Activity, Server};
 use crate::state::{self, State};
-use crate::{Error, Spec, lock, ports, say};
+use crate::{Error, Spec, Tls, lock, ports, say};
 
 /// The environment's variable that names the state file to use.
 pub const STATE_VARIABLE: &str = "WINDFALL_SERVERS";
@@ -79,7 +79,30 @@ impl Servers {
             .into_iter()
             .map(|name| Ok(((*name).to_owned(), Spec::named(name)?)))
             .collect::<Result<Vec<_>, Error>>()?;
-        self.up_specs(specs, None)
+        self.up_specs(specs, None, None)
+    }
+
+    /// [`Servers::up`] with TLS: servers that are made take it, by certificates of an authority that this set has. One that
+    /// is there already must have been made like this.
+    ///
+    /// # Errors
+    /// [`Error::IsPlain`], [`Error::NoTls`], and see [`Servers::up`].
+    pub fn up_by_tls(&self, names: &[&str]) -> Result<(), Error> {
+        for name in names {
+            if Spec::named(name)? == Spec::S3 {
+                return Err(Error::NoTls { name: (*name).to_owned() });
+            }
+        }
+        for server in self.list()? {
+            if names.contains(&server.name()) && !server.settings().contains_key("ca") {
+                return Err(Error::IsPlain { name: server.name().to_owned() });
+            }
+        }
+        let specs = names.iter().collect::<BTreeSet<_>>().into_iter();
+        let specs =
+            specs.map(|name| Ok(((*name).to_owned(), Spec::named(name)?))).collect::<Result<_, Error>>()?;
+        let tls = Tls::in_folder(&self.dir.join("tls"))?;
+        self.up_specs(specs, None, Some(&tls))
     }
 
     /// Starts one server with its own options under a name of yours, unless it is there already.
@@ -87,11 +110,16 @@ impl Servers {
     /// # Errors
     /// See [`Servers::up`].
     pub fn up_as(&self, name: &str, spec: impl Into<Spec>) -> Result<Server, Error> {
-        self.up_specs(vec![(name.to_owned(), spec.into())], None)?;
+        self.up_specs(vec![(name.to_owned(), spec.into())], None, None)?;
         self.server(name)
     }
 
-    pub(crate) fn up_specs(&self, specs: Vec<(String, Spec)>, owner: Option<Identity>) -> Result<(), Error> {
+    pub(crate) fn up_specs(
+        &self,
+        specs: Vec<(String, Spec)>,
+        owner: Option<Identity>,
+        tls: Option<&Tls>,
+    ) -> Result<(), Error> {
         let _held = self.lock()?;
         let mut state = State::load(&self.dir)?;
         if owner.is_some() {
@@ -100,8 +128,10 @@ impl Servers {
         state.save(&self.dir)?;
         let shared = Mutex::new(state);
         let results: Vec<Result<(), Error>> = thread::scope(|scope| {
-            let starts: Vec<_> =
-                specs.iter().map(|(name, spec)| scope.spawn(|| self.bring_up(name, spec, &shared))).collect();
+            let starts: Vec<_> = specs
+                .iter()
+                .map(|(name, spec)| scope.spawn(|| self.bring_up(name, spec, tls, &shared)))
+                .collect();
             let joined = starts.into_iter().map(thread::ScopedJoinHandle::join);
             joined.map(|result| result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
         });
@@ -151,7 +181,13 @@ impl Servers {
     }
 
     /// Makes the server unless it is there, and starts what of it does not run.
-    fn bring_up(&self, name: &str, spec: &Spec, shared: &Mutex<State>) -> Result<(), Error> {
+    fn bring_up(
+        &self,
+        name: &str,
+        spec: &Spec,
+        tls: Option<&Tls>,
+        shared: &Mutex<State>,
+    ) -> Result<(), Error> {
         let state = || shared.lock().unwrap_or_else(PoisonError::into_inner);
         let known = state().servers.get(name).cloned();
         let mut entry = match known {
@@ -159,9 +195,9 @@ impl Servers {
             Some(useless) => {
                 server::kill_parts(name, &useless.parts)?;
                 remove_all(&useless)?;
-                self.make(name, spec)?
+                self.make(name, spec, tls)?
             }
-            None => self.make(name, spec)?,
+            None => self.make(name, spec, tls)?,
         };
         if server::activity_of(&entry.parts) != Activity::Running {
             say(&format!("starting {name}"));
@@ -180,12 +216,12 @@ impl Servers {
         started
     }
 
-    fn make(&self, name: &str, spec: &Spec) -> Result<Entry, Error> {
+    fn make(&self, name: &str, spec: &Spec, tls: Option<&Tls>) -> Result<Entry, Error> {
         let dir = self.dir.join(name);
         // What a start that was cut short left behind.
         remove(&dir)?;
         let logs = self.dir.join("logs");
-        kinds::plan(spec, &Place { dir, logs: &logs, home: &home(), name })
+        kinds::plan(spec, &Place { dir, logs: &logs, home: &home(), name, tls })
     }
 }
 

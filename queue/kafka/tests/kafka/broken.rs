@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use windfall_conformance::broker::{Ledger, Reader};
 use windfall_contract::broker::{Broker, Delivery, Fetch, OpenError, OutRecord, Producer, SendRefused, Tag};
-use windfall_queue_kafka::{KafkaBroker, KafkaOptions, Mechanism, Sasl, Secret, Tls};
+use windfall_queue_kafka::{KafkaBroker, KafkaOptions, Mechanism, Sasl, Secret, TlsOptions};
 use windfall_servers::{KafkaOptions as ServerOptions, Private};
 
 fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
@@ -156,7 +156,7 @@ fn who_is_let_in_and_who_is_not() {
         assert!(began.elapsed() < PATIENCE);
         outcome
     };
-    let tls = Tls { ca_file: Some(server.setting("ca").unwrap().into()), ..Tls::default() };
+    let tls = TlsOptions { ca_file: Some(server.setting("ca").unwrap().into()), ..TlsOptions::default() };
     let sasl = |mechanism, password: &str| Sasl {
         mechanism,
         username: server.setting("user").unwrap().into(),
@@ -186,7 +186,7 @@ fn who_is_let_in_and_who_is_not() {
 
     let wrong = KafkaOptions { sasl: Some(sasl(Mechanism::ScramSha256, "snow")), ..base("sasl") };
     assert!(matches!(opened(&wrong), Err(OpenError::Invalid(what)) if what.contains("uthentication")));
-    let strangers = KafkaOptions { tls: Some(Tls::default()), ..base("tls") };
+    let strangers = KafkaOptions { tls: Some(TlsOptions::default()), ..base("tls") };
     assert!(matches!(opened(&strangers), Err(OpenError::Invalid(what)) if what.contains("certificate")));
     let nobody = KafkaOptions { connect_timeout_ms: 1_000, ..KafkaOptions::at("127.0.0.1:1") };
     assert!(matches!(opened(&nobody), Err(OpenError::Unavailable(what)) if what.contains("127.0.0.1:1")));

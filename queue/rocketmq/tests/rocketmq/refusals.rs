@@ -102,7 +102,7 @@ async fn names_and_groups() {
     // A group that is absent, or that gives a record up too early, is refused: rewards would end as dead letters.
     let error = said(without.consumer("present", "none").await);
     assert!(matches!(&error, OpenError::Absent(what) if what.contains("mqadmin updateSubGroup")), "{error}");
-    let admin = Admin::new(&ground.options.admin[0], None, Duration::from_secs(10));
+    let admin = Admin::new(&ground.options.admin[0], None, None, Duration::from_secs(10));
     admin.put_group(&format!("{prefix}hasty"), 16).await.unwrap();
     for broker in [&with, &without] {
         let error = said(broker.consumer("present", "hasty").await);

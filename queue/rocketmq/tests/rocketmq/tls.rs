@@ -1,78 +1,39 @@
-//! TLS to a proxy whose certificate an authority of our own has signed.
+//! TLS to a proxy and its broker, whose certificate an authority of our own has signed.
 
-use super::ground::{private, reader, write};
-use std::path::Path;
-use std::process::{Command, Stdio};
+use super::ground::{options_of, reader, write};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use windfall_conformance::broker::Ledger;
 use windfall_contract::broker::{Broker, OpenError};
-use windfall_queue_rocketmq::{RocketBroker, RocketOptions};
-use windfall_servers::RocketMqOptions;
-
-fn openssl(folder: &Path, words: &str) {
-    let output = Command::new("openssl")
-        .args(words.split(' '))
-        .current_dir(folder)
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "openssl {words}: {}", String::from_utf8_lossy(&output.stderr));
-}
-
-/// An authority `NAME.pem`, and a server's `NAME.server.pem` and `.key`, of the name `proxy.test` alone.
-fn authority(folder: &Path, name: &str) {
-    std::fs::write(folder.join("names"), "subjectAltName=DNS:proxy.test\n").unwrap();
-    openssl(
-        folder,
-        &format!(
-            "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN={name} -keyout {name}.key -out {name}.pem"
-        ),
-    );
-    openssl(
-        folder,
-        &format!(
-            "req -newkey rsa:2048 -nodes -subj /CN=proxy.test -keyout {name}.server.key -out {name}.csr"
-        ),
-    );
-    openssl(
-        folder,
-        &format!(
-            "x509 -req -days 2 -in {name}.csr -CA {name}.pem -CAkey {name}.key -CAcreateserial -extfile names -out {name}.server.pem"
-        ),
-    );
-}
+use windfall_queue_rocketmq::{RocketBroker, RocketOptions, TlsOptions};
+use windfall_servers::{Authority, Private, RocketMqOptions, Tls, Validity};
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs real servers: ./dev test runs it"]
 async fn own_authority() {
     let folder = tempfile::tempdir().unwrap();
-    authority(folder.path(), "ours");
-    authority(folder.path(), "other");
-    let file = |name: &str| folder.path().join(name);
-    let path = |name: &str| file(name).display().to_string().into();
-    let (_server, options) = private(RocketMqOptions {
-        proxy_properties: vec![
-            ("tlsTestModeEnable".into(), false.into()),
-            ("tlsKeyPath".into(), path("ours.server.key")),
-            ("tlsCertPath".into(), path("ours.server.pem")),
-        ],
-        ..RocketMqOptions::default()
-    })
-    .await;
-    let with = |ca: &str, name: Option<&str>| RocketOptions {
-        ca_file: Some(file(ca)),
-        server_name: name.map(str::to_owned),
-        ..options.clone()
+    let ours = Authority::make(&folder.path().join("ours")).unwrap();
+    let other = Authority::make(&folder.path().join("other")).unwrap();
+    let pair = ours.sign("proxy", &["proxy.test"], Validity::InForce).unwrap();
+    let tls = Tls { server: pair.clone(), ..ours.tls().unwrap() };
+    let start = move || Private::start_by_tls(RocketMqOptions::default(), &tls).unwrap();
+    let server = tokio::task::spawn_blocking(start).await.unwrap();
+    let options = options_of(&server);
+    let with = |ca_file: PathBuf, name: Option<&str>| {
+        let server_name = name.map(str::to_owned);
+        let tls = TlsOptions { ca_file: Some(ca_file), server_name, ..TlsOptions::default() };
+        RocketOptions { tls: Some(tls), ..options.clone() }
     };
-    let right = RocketBroker::open(&with("ours.pem", Some("proxy.test"))).unwrap();
+    let right = RocketBroker::open(&with(ours.ca_file(), Some("proxy.test"))).unwrap();
     right.ensure_topic("sealed", 2).unwrap();
     write(&right, "sealed", 0..50).await;
     let mut reader = reader(&right, "sealed", "g").await;
     reader.read(50, Duration::from_secs(60)).await.unwrap();
     reader.commit().await.unwrap();
-    // Another authority, and a name that the certificate does not bear: no connection.
-    for wrong in [with("other.pem", Some("proxy.test")), with("ours.pem", None)] {
+    // Another authority, and a name that the certificate does not bear: no connection, neither to the proxy nor to the
+    // broker.
+    for wrong in [with(other.ca_file(), Some("proxy.test")), with(ours.ca_file(), None)] {
         let wrong = RocketBroker::open(&RocketOptions { timeout_ms: 1_000, ..wrong }).unwrap();
         let error = wrong.producer("sealed", Arc::new(Ledger::default())).err().unwrap();
         println!("{error}");
@@ -80,7 +41,6 @@ async fn own_authority() {
         assert!(matches!(&error, OpenError::Unavailable(what) if named(what)), "{error:?}");
     }
     // A file without a certificate: named before any connection.
-    let wrong = RocketBroker::open(&with("ours.key", None)).unwrap();
-    let error = wrong.producer("sealed", Arc::new(Ledger::default())).err().unwrap();
-    assert!(matches!(&error, OpenError::Invalid(what) if what.contains("ours.key")), "{error:?}");
+    let error = RocketBroker::open(&with(pair.key_file, None)).map(drop).unwrap_err();
+    assert!(matches!(&error, OpenError::Invalid(what) if what.contains("proxy.key")), "{error:?}");
 }

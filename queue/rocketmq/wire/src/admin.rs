@@ -11,8 +11,9 @@ use ring::hmac;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::time::Duration;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+use windfall_tls::TlsOptions;
 
 const QUERY_CONSUMER_OFFSET: u32 = 14;
 const UPDATE_CONSUMER_OFFSET: u32 = 15;
@@ -52,13 +53,19 @@ pub struct Group {
 pub struct Admin {
     broker: String,
     credentials: Option<Credentials>,
+    tls: Option<TlsOptions>,
     timeout: Duration,
 }
 
 impl Admin {
     /// A client of the broker at `host:port` (its `listenPort`). It makes no connection yet.
-    pub fn new(broker: &str, credentials: Option<Credentials>, timeout: Duration) -> Self {
-        Self { broker: broker.into(), credentials, timeout }
+    pub fn new(
+        broker: &str,
+        credentials: Option<Credentials>,
+        tls: Option<TlsOptions>,
+        timeout: Duration,
+    ) -> Self {
+        Self { broker: broker.into(), credentials, tls, timeout }
     }
 
     /// The address.
@@ -228,7 +235,10 @@ impl Admin {
                 what: error.to_string(),
             };
             let mut stream = TcpStream::connect(&self.broker).await.map_err(not_sent)?;
-            self.exchange(&mut stream, &request).await
+            let Some(tls) = &self.tls else { return self.exchange(&mut stream, &request).await };
+            let host = self.broker.rsplit_once(':').map_or(self.broker.as_str(), |(host, _)| host);
+            let mut protected = tls.connect(host, stream).await.map_err(|error| not_sent(error.into()))?;
+            self.exchange(&mut protected, &request).await
         };
         let answer = match tokio::time::timeout(self.timeout, exchange).await {
             Ok(answer) => answer?,
@@ -255,7 +265,11 @@ impl Admin {
         }
     }
 
-    async fn exchange(&self, stream: &mut TcpStream, request: &[u8]) -> Result<Answer, CallError> {
+    async fn exchange(
+        &self,
+        stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+        request: &[u8],
+    ) -> Result<Answer, CallError> {
         let broken = |error: std::io::Error| CallError::unknown(&self.broker, error.to_string());
         stream.write_all(request).await.map_err(broken)?;
         let length = stream.read_u32().await.map_err(broken)?;

@@ -8,8 +8,9 @@ use crate::request::Signer;
 use parking_lot::Mutex;
 use std::future::Future;
 use std::time::Duration;
-use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
+use tonic::transport::{Channel, ClientTlsConfig, Endpoint};
 use tonic::{Response, Status};
+use windfall_tls::TlsOptions;
 
 /// The largest answer: a batch of 4 MB in one message, with room for what surrounds it.
 const MAX_ANSWER_BYTES: usize = 32 << 20;
@@ -40,7 +41,8 @@ impl Connection {
     /// Makes no connection yet: the first call does. Needs a tokio runtime around it.
     pub(crate) fn open(options: &ClientOptions, client_id: String) -> Result<Self, OptionsError> {
         options.check()?;
-        let tls = tls(options)?;
+        let tls = options.tls.as_ref().map(TlsOptions::grpc).transpose();
+        let tls = tls.map_err(|error| OptionsError(error.to_string()))?;
         let places = options
             .endpoints
             .iter()
@@ -101,21 +103,6 @@ pub(crate) fn accepted(place: &str, status: Option<&proto::Status>) -> Result<()
 
 fn stub(endpoint: &Endpoint) -> MessagingServiceClient<Channel> {
     MessagingServiceClient::new(endpoint.connect_lazy()).max_decoding_message_size(MAX_ANSWER_BYTES)
-}
-
-fn tls(options: &ClientOptions) -> Result<Option<ClientTlsConfig>, OptionsError> {
-    let Some(file) = &options.ca_file else { return Ok(None) };
-    let unreadable =
-        |what: &dyn std::fmt::Display| OptionsError(format!("ca_file {}: {what}", file.display()));
-    let pem = std::fs::read(file).map_err(|error| unreadable(&error))?;
-    if !pem.windows(27).any(|text| text == b"-----BEGIN CERTIFICATE-----") {
-        return Err(unreadable(&"holds no certificate in PEM"));
-    }
-    let tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(pem));
-    Ok(Some(match &options.server_name {
-        Some(name) => tls.domain_name(name),
-        None => tls,
-    }))
 }
 
 fn endpoint(

@@ -1,8 +1,8 @@
 //! A client's options: the server's address, the client's credentials, and time-outs.
 
 use crate::error::OptionsError;
-use std::path::PathBuf;
 use std::time::Duration;
+use windfall_tls::TlsOptions;
 
 /// How a client reaches RocketMQ's proxies.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,10 +13,8 @@ pub struct ClientOptions {
     pub namespace: String,
     /// Access key and secret; none where the server asks for none.
     pub credentials: Option<Credentials>,
-    /// A PEM file of certificate authorities: turns TLS on, and these alone are trusted. None: no TLS.
-    pub ca_file: Option<PathBuf>,
-    /// The name that the server's certificate bears, where it is not the endpoint's host.
-    pub server_name: Option<String>,
+    /// TLS to the proxies. None: plain text.
+    pub tls: Option<TlsOptions>,
     /// Deadline of making a connection and of each call; of a long poll, the time beyond it. 100 ms to 60 s,
     /// default 3 s: a server that stands still is noticed after so long.
     pub timeout: Duration,
@@ -60,8 +58,7 @@ impl Default for ClientOptions {
             endpoints: Vec::new(),
             namespace: String::new(),
             credentials: None,
-            ca_file: None,
-            server_name: None,
+            tls: None,
             timeout: Duration::from_secs(3),
         }
     }

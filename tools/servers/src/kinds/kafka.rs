@@ -30,8 +30,17 @@ pub(super) fn plan(options: &KafkaOptions, place: &Place<'_>) -> Result<Entry, E
     let mut settings = table([]);
     let mut addresses = table([("main", loopback(chosen[0]).to_string())]);
     let mut listeners = vec![("PLAINTEXT", chosen[0])];
-    if options.tls {
+    if let Some(tls) = place.tls {
+        let read = |path: &Path| {
+            std::fs::read_to_string(path).map_err(Error::io(format!("read {}", path.display())))
+        };
+        place.write("keystore.pem", &[read(&tls.server.key_file)?, read(&tls.server.cert_file)?].concat())?;
+        place.write("ca.pem", &read(&tls.ca_file)?)?;
+    } else if options.tls {
         settings.insert("ca".to_owned(), certificates(place)?.display().to_string());
+    }
+    let by_tls = options.tls || place.tls.is_some();
+    if by_tls {
         addresses.insert("tls".to_owned(), loopback(chosen[2]).to_string());
         listeners.push(("SSL", chosen[2]));
     }
@@ -41,12 +50,12 @@ pub(super) fn plan(options: &KafkaOptions, place: &Place<'_>) -> Result<Entry, E
         addresses.insert("sasl".to_owned(), loopback(chosen[3]).to_string());
         listeners.push(("SASL_PLAINTEXT", chosen[3]));
     }
-    if options.tls && options.sasl {
+    if by_tls && options.sasl {
         addresses.insert("sasl_tls".to_owned(), loopback(chosen[4]).to_string());
         listeners.push(("SASL_SSL", chosen[4]));
     }
     let mut ours = base(&listeners, chosen[1], &data);
-    if options.tls {
+    if by_tls {
         ours.extend(tls(place));
     }
     if options.sasl {
@@ -77,12 +86,13 @@ pub(super) fn plan(options: &KafkaOptions, place: &Place<'_>) -> Result<Entry, E
     }
     launch("kafka.tools.StorageTool", "-Xmx128m", &format).run("making Kafka's data with StorageTool")?;
 
+    let url = loopback(if place.tls.is_some() { chosen[2] } else { chosen[0] }).to_string();
     let ready = vec![Ready::Line("Kafka Server started".to_owned()), Ready::Kafka(loopback(chosen[0]))];
     Ok(Entry {
         spec: Spec::Kafka(options.clone()),
         dir: place.dir.clone(),
         elsewhere: Vec::new(),
-        url: loopback(chosen[0]).to_string(),
+        url,
         addresses,
         settings,
         parts: vec![place.part("kafka", launch("kafka.Kafka", "-Xmx256m", &[&config]), ready)],
@@ -127,7 +137,9 @@ fn base(listeners: &[(&'static str, u16)], controller: u16, data: &Path) -> Vec<
 }
 
 fn tls(place: &Place<'_>) -> Vec<(&'static str, String)> {
+    let client = if place.tls.is_some_and(|tls| tls.requires_client) { "required" } else { "none" };
     vec![
+        ("ssl.client.auth", client.to_owned()),
         ("ssl.keystore.type", "PEM".to_owned()),
         ("ssl.keystore.location", place.file("keystore.pem").display().to_string()),
         ("ssl.truststore.type", "PEM".to_owned()),

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::process::{Identity, Launch};
 use crate::ready::Ready;
-use crate::{Error, Spec};
+use crate::{Error, Spec, Tls};
 
 pub(crate) use postgres::promote;
 pub(crate) use redis::form_cluster;
@@ -81,6 +81,8 @@ pub(crate) struct Place<'a> {
     /// The folder of the jars.
     pub(crate) home: &'a Path,
     pub(crate) name: &'a str,
+    /// TLS, for clients.
+    pub(crate) tls: Option<&'a Tls>,
 }
 
 impl Place<'_> {
@@ -123,7 +125,7 @@ impl Place<'_> {
 pub(crate) fn plan(spec: &Spec, place: &Place<'_>) -> Result<Entry, Error> {
     fs::create_dir_all(&place.dir).map_err(Error::io(format!("make {}", place.dir.display())))?;
     fs::create_dir_all(place.logs).map_err(Error::io(format!("make {}", place.logs.display())))?;
-    match spec {
+    let mut entry = match spec {
         Spec::Kafka(options) => kafka::plan(options, place),
         Spec::RocketMq(options) => rocketmq::plan(options, place),
         Spec::Redis(options) => redis::plan(options, place),
@@ -131,7 +133,9 @@ pub(crate) fn plan(spec: &Spec, place: &Place<'_>) -> Result<Entry, Error> {
         Spec::Postgres(options) => postgres::plan(options, place),
         Spec::Etcd => etcd::plan(place),
         Spec::S3 => s3::plan(place),
-    }
+    }?;
+    entry.settings.extend(place.tls.into_iter().flat_map(Tls::settings));
+    Ok(entry)
 }
 
 fn loopback(port: u16) -> SocketAddr {

@@ -8,7 +8,7 @@ use super::{Entry, PASSWORD, Place, Stop, USER, lines, loopback, table};
 use crate::process::{Launch, User, find_program};
 use crate::ready::Ready;
 use crate::spec::{PostgresOptions, PostgresOrigin};
-use crate::{Error, Spec, ports};
+use crate::{Error, Spec, Tls, ports};
 
 /// The name of a standby at the server that it follows.
 const STANDBY: &str = "standby";
@@ -63,6 +63,15 @@ pub(super) fn plan(options: &PostgresOptions, place: &Place<'_>) -> Result<Entry
         ("synchronous_commit", "on".to_owned()),
     ];
     let mut ours = Vec::from(ours);
+    if place.tls.is_some() {
+        let file = |name: &str| format!("'{name}'");
+        ours.push(("ssl", "on".to_owned()));
+        ours.extend([
+            ("ssl_cert_file", file("tls.pem")),
+            ("ssl_key_file", file("tls.key")),
+            ("ssl_ca_file", file("tls-ca.pem")),
+        ]);
+    }
     if let PostgresOrigin::StandbyOf(url) = &options.origin {
         ours.push(("primary_conninfo", format!("'{url}?application_name={STANDBY}'")));
         let signal = data.join("standby.signal");
@@ -76,6 +85,9 @@ pub(super) fn plan(options: &PostgresOptions, place: &Place<'_>) -> Result<Entry
     let config = data.join("postgresql.auto.conf");
     fs::write(&config, lines(" = ", &ours, &options.settings))
         .map_err(Error::io(format!("write {}", config.display())))?;
+    if let Some(tls) = place.tls {
+        protect(tls, &data, user)?;
+    }
     let ready = Ready::Postgres { address, user: USER.to_owned() };
     let mut part =
         place.part("postgres", launch(initdb.with_file_name("postgres"), &["-D", &data_arg]), vec![ready]);
@@ -87,7 +99,10 @@ pub(super) fn plan(options: &PostgresOptions, place: &Place<'_>) -> Result<Entry
         spec: Spec::Postgres(options.clone()),
         dir,
         elsewhere: Vec::new(),
-        url: format!("postgres://{USER}:{PASSWORD}@{address}/postgres"),
+        url: format!(
+            "postgres://{USER}:{PASSWORD}@{address}/postgres{}",
+            if place.tls.is_some() { "?sslmode=verify-full" } else { "" }
+        ),
         addresses: table([("main", address.to_string())]),
         settings: table([
             ("user", USER.to_owned()),
@@ -97,6 +112,26 @@ pub(super) fn plan(options: &PostgresOptions, place: &Place<'_>) -> Result<Entry
         ports: chosen,
         parts: vec![part],
     })
+}
+
+/// Copies certificates to where the server's user may read them, and lets clients connect by TLS alone.
+fn protect(tls: &Tls, data: &Path, user: Option<User>) -> Result<(), Error> {
+    let copy = |from: &Path, name: &str| {
+        let to = data.join(name);
+        fs::copy(from, &to)?;
+        fs::set_permissions(&to, fs::Permissions::from_mode(0o600))?;
+        user.map_or(Ok(()), |user| chown(&to, Some(user.uid), Some(user.gid)))
+    };
+    let write = || {
+        copy(&tls.server.cert_file, "tls.pem")?;
+        copy(&tls.server.key_file, "tls.key")?;
+        copy(&tls.ca_file, "tls-ca.pem")?;
+        let client = if tls.requires_client { " clientcert=verify-ca" } else { "" };
+        let lines = ["all", "replication"]
+            .map(|what| format!("hostssl {what} all 127.0.0.1/32 scram-sha-256{client}\n"));
+        fs::write(data.join("pg_hba.conf"), lines.concat())
+    };
+    write().map_err(Error::io(format!("write certificates to {}", data.display())))
 }
 
 /// Promotes the standby that this starts.

@@ -9,7 +9,7 @@ use crate::jars::{ROCKETMQ, java};
 use crate::process::Launch;
 use crate::ready::Ready;
 use crate::spec::RocketMqOptions;
-use crate::{Error, Spec, ports, say};
+use crate::{Error, Spec, Tls, ports, say};
 
 /// The cluster's name; each broker makes a topic of this name, whose route says "I am here".
 const CLUSTER: &str = "DefaultCluster";
@@ -35,7 +35,7 @@ pub(super) fn plan(options: &RocketMqOptions, place: &Place<'_>) -> Result<Entry
     let names = place.write("namesrv.conf", &format!("listenPort={}\n", chosen.namesrv))?;
     let broker =
         place.write("broker.conf", &lines("=", &broker(&chosen, &store), &options.broker_properties))?;
-    let proxy = place.write("rmq-proxy.json", &proxy(&chosen, options).to_string())?;
+    let proxy = place.write("rmq-proxy.json", &proxy(&chosen, options, place.tls).to_string())?;
 
     let namesrv_text = namesrv.to_string();
     let (names, broker, proxy) =
@@ -133,7 +133,7 @@ fn broker(ports: &Ports, store: &Path) -> Vec<(&'static str, String)> {
     ]
 }
 
-fn proxy(ports: &Ports, options: &RocketMqOptions) -> Value {
+fn proxy(ports: &Ports, options: &RocketMqOptions, tls: Option<&Tls>) -> Value {
     let ours = json!({
         "rocketMQClusterName": CLUSTER,
         "namesrvAddr": loopback(ports.namesrv).to_string(),
@@ -151,6 +151,12 @@ fn proxy(ports: &Ports, options: &RocketMqOptions) -> Value {
         "grpcShutdownTimeSeconds": 1,
     });
     let mut all: Map<String, Value> = ours.as_object().cloned().unwrap_or_default();
+    if let Some(tls) = tls {
+        let path = |path: &Path| Value::from(path.display().to_string());
+        all.insert("tlsTestModeEnable".to_owned(), false.into());
+        all.insert("tlsKeyPath".to_owned(), path(&tls.server.key_file));
+        all.insert("tlsCertPath".to_owned(), path(&tls.server.cert_file));
+    }
     all.extend(options.proxy_properties.iter().cloned());
     Value::Object(all)
 }
@@ -211,13 +217,20 @@ impl Jvm<'_> {
             "--add-opens=java.base/java.nio=ALL-UNNAMED",
             // Logs and small files go under the user's home otherwise.
             &format!("-Duser.home={home}"),
-            "-cp",
-            &self.class_path,
-            main,
         ];
+        // Brokers and proxies take TLS and plain text at one port.
+        let tls = self.place.tls.into_iter().flat_map(|tls| {
+            [
+                "-Dtls.test.mode.enable=false".to_owned(),
+                format!("-Dtls.server.certPath={}", tls.server.cert_file.display()),
+                format!("-Dtls.server.keyPath={}", tls.server.key_file.display()),
+            ]
+        });
+        let words = [memory, &fixed[..]].concat().into_iter().map(str::to_owned).chain(tls);
+        let program = ["-cp", &self.class_path, main];
         Launch {
             program: self.java.clone(),
-            args: [memory, &fixed[..], args].concat().into_iter().map(str::to_owned).collect(),
+            args: words.chain(program.iter().chain(args).map(|word| (*word).to_owned())).collect(),
             env: vec![("ROCKETMQ_HOME".to_owned(), home.to_string())],
             user: None,
             folder: self.place.dir.clone(),
