@@ -91,7 +91,7 @@ pub use identity::{Call, Caller, Role, Roles};
 pub use key::{MintedKey, mint_key};
 pub use metrics::{Described, EachOf, Metrics};
 pub use openapi::OpenApiError;
-pub use pages::{Pages, Visitor};
+pub use pages::{ByHead, Pages, Visitor};
 /// The metrics crate, for collectors of your own: [`Metrics::register_collector`].
 pub use prometheus_client;
 pub use refusal::{RETRY_AFTER_MS, code_name, http_status, retry_later};

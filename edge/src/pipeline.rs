@@ -7,7 +7,7 @@ use crate::health::{GrpcHealth, Health};
 use crate::identity::{Call, Role};
 use crate::metrics::Metrics;
 use crate::openapi::{self, OpenApiError, Served};
-use crate::pages::{Pages, Visitor};
+use crate::pages::MountedPages;
 use crate::refusal::{Reason, Refusal, Transport, code_name, json_response};
 use crate::router::{GrpcHandler, Route, Router, grpc};
 use crate::trace;
@@ -64,7 +64,7 @@ pub(crate) struct RequestPipeline {
     by_http_path: HashMap<&'static str, Arc<Route>>,
     by_grpc_path: HashMap<String, Arc<Route>>,
     openapi: Bytes,
-    pages: Option<Arc<dyn Pages>>,
+    pages: Option<MountedPages>,
     places: Arc<Semaphore>,
     room: BodyRoom,
 }
@@ -100,6 +100,9 @@ impl RequestPipeline {
         services.dedup();
         let grpc_health = grpc(HealthServer::new(GrpcHealth { health: health.clone(), services }));
         let by_http_path = router.routes().iter().map(|route| (route.http_path, Arc::clone(route))).collect();
+        let pages = router
+            .mounted_pages()
+            .map(|pages| MountedPages::new(pages, limits.body, limits.request_timeout, metrics.clone()));
         let by_grpc_path =
             router.routes().iter().map(|route| (route.grpc_path(), Arc::clone(route))).collect();
         Ok(Self {
@@ -113,7 +116,7 @@ impl RequestPipeline {
             by_http_path,
             by_grpc_path,
             openapi: openapi.into(),
-            pages: router.mounted_pages(),
+            pages,
         })
     }
 
@@ -172,16 +175,18 @@ impl RequestPipeline {
         {
             return self.probe(target, transport, waiting, in_flight).await;
         }
+        if let Some(pages) = self.pages_for(request.uri().path(), transport, target.as_ref()) {
+            *names = ("Pages", "answer");
+            // Pages have places of their own.
+            in_flight.give_up_place();
+            return pages.answer(peer, waiting, || in_flight.held.authenticated()).await;
+        }
         if !in_flight.has_place() {
             if is_known(&self.access, peer, request.headers()) {
                 in_flight.held.authenticated();
             }
             let full = Refusal::new(Reason::TooManyCalls, "too many calls are in flight; call again");
             return Err(full.retry_after_ms(200));
-        }
-        if let Some(pages) = self.pages_for(request.uri().path(), transport, target.as_ref()) {
-            *names = ("Pages", "answer");
-            return self.show(&**pages, peer, waiting, in_flight, deadline).await;
         }
         // The time-out covers all that may wait: the users' keys, too.
         let known = || in_flight.held.authenticated();
@@ -224,29 +229,9 @@ impl RequestPipeline {
         path: &str,
         transport: Transport,
         target: Option<&Target<'_>>,
-    ) -> Option<&Arc<dyn Pages>> {
+    ) -> Option<&MountedPages> {
         let is_ours = matches!(target, Some(Target::Live | Target::Ready | Target::Metrics));
         self.pages.as_ref().filter(|pages| transport == Transport::Http && !is_ours && pages.takes(path))
-    }
-
-    /// Answers with a page. What it does for whom is its own matter.
-    async fn show(
-        &self,
-        pages: &dyn Pages,
-        peer: &Peer,
-        waiting: &mut Option<Request<Incoming>>,
-        in_flight: &mut InFlight,
-        deadline: Duration,
-    ) -> Result<Response<Body>, Refusal> {
-        let (parts, body) = take(waiting, |_| Ok(()))?;
-        let bytes_max = self.limits.body.bytes_max.min(pages.body_bytes_max());
-        let (body, taken) = self.room.read(body, BodyLimits { bytes_max, ..self.limits.body }).await?;
-        let visitor = Visitor { address: peer.address, is_tls: peer.is_tls };
-        let answered = within(deadline, pages.answer(Request::from_parts(parts, body), visitor)).await;
-        drop(taken);
-        // Anybody can ask for a page, and read it slowly.
-        in_flight.give_up_place();
-        Ok(answered?.map(|body| Body::new(Full::new(body))))
     }
 
     async fn call(
