@@ -1,4 +1,5 @@
-//! The built page, embedded: `console/web` has its source, and `console/web/check` compares a fresh build with these files.
+//! The built page, embedded: `console/web` has its source, `npm run build` there makes these files, and `console/test` compares
+//! them with a fresh build.
 
 use crate::answer::{Answer, gzip, takes_gzip};
 use base64::Engine;
@@ -62,6 +63,47 @@ impl Assets {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::{Path, PathBuf};
+
+    /// What the built page depends on, as `web/seal.js` has it.
+    const SOURCES: [&str; 6] =
+        ["index.html", "package-lock.json", "public", "src", "tsconfig.json", "vite.config.js"];
+
+    fn add_files(path: &Path, files: &mut Vec<PathBuf>) {
+        if path.is_dir() {
+            for entry in std::fs::read_dir(path).unwrap() {
+                add_files(&entry.unwrap().path(), files);
+            }
+        } else {
+            files.push(path.to_owned());
+        }
+    }
+
+    fn hash_of(folder: &Path, mut files: Vec<PathBuf>) -> String {
+        files.sort_by_key(|file| file.to_str().unwrap().to_owned());
+        let mut hash = Sha256::new();
+        for file in files {
+            let bytes = std::fs::read(&file).unwrap();
+            let name = file.strip_prefix(folder).unwrap().to_str().unwrap();
+            hash.update(format!("{name} {}\n", bytes.len()));
+            hash.update(bytes);
+        }
+        hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// Needs no Node.js: the build seals its files with the hashes of its source and of themselves.
+    #[test]
+    fn the_page_was_built_from_its_source() {
+        let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let (web, built) = (own.join("web"), own.join("assets"));
+        let (mut source, mut files) = (Vec::new(), Vec::new());
+        SOURCES.iter().for_each(|one| add_files(&web.join(one), &mut source));
+        add_files(&built, &mut files);
+        files.retain(|file| !file.ends_with("seal.sha256"));
+        let own = format!("source {}\nbuilt {}\n", hash_of(&web, source), hash_of(&built, files));
+        let sealed = std::fs::read_to_string(built.join("seal.sha256")).unwrap();
+        assert_eq!(sealed, own, "run npm run build in console/web, and commit console/assets with it");
+    }
 
     #[test]
     fn the_page_is_small_and_runs_no_script_of_its_own() {

@@ -1,8 +1,8 @@
 //! What the fleet does: one sample a second of the metrics of all instances, shared by all viewers, and the last hour of them.
 
 use crate::answer::Written;
-use crate::options::{SAMPLES_MAX, SERIES_MAX};
-use crate::samples::{Fold, Followed, followed, read, read_labels};
+use crate::options::{HISTORY_MS, HISTORY_STEP_MS, SAMPLES_MAX, SERIES_MAX};
+use crate::samples::{Fold, Followed, PART_READY, followed, read, read_labels};
 use parking_lot::Mutex;
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -21,6 +21,7 @@ struct State {
     /// The counters of each instance as they were last.
     counters: HashMap<String, Counters>,
     newest: Written,
+    history: Written,
 }
 
 struct Series {
@@ -66,14 +67,14 @@ struct Newest<'a> {
 }
 
 #[derive(Serialize)]
-struct History<'a> {
+struct History {
     step_ms: u64,
     at_ms: Vec<u64>,
-    series: Vec<Charted<'a>>,
+    series: Vec<Charted>,
 }
 
 /// A series of the history: its metric, its labels, and the mean of each step.
-type Charted<'a> = (&'static str, &'a BTreeMap<String, String>, Vec<Option<f32>>);
+type Charted = (&'static str, BTreeMap<String, String>, Vec<Option<f32>>);
 
 impl Default for Flow {
     /// Nothing was sampled yet, which a page can be told.
@@ -81,6 +82,7 @@ impl Default for Flow {
         let mut state = State::default();
         let newest = Written::new(&state.newest(&[], &serde_json::Value::Null));
         state.newest = newest.unwrap_or_default();
+        state.history = Written::new(&state.history(HISTORY_STEP_MS)).unwrap_or_default();
         Self(Mutex::new(state))
     }
 }
@@ -90,7 +92,7 @@ impl Flow {
     pub(crate) fn take(&self, at_ms: u64, at_ns: u64, scraped: &[Scraped], rules: &serde_json::Value) {
         let mut state = self.0.lock();
         let state = &mut *state;
-        let mut values = vec![f32::NAN; state.series.len()];
+        let mut values = vec![f64::NAN; state.series.len()];
         let mut instances = Vec::with_capacity(scraped.len());
         for one in scraped {
             let mut instance = Instance { name: one.instance.clone(), ..Instance::default() };
@@ -105,8 +107,9 @@ impl Flow {
             instances.push(instance);
         }
         state.counters.retain(|name, _| scraped.iter().any(|one| one.instance == *name));
-        state.samples.push_back(Taken { at_ms, values: values.into() });
-        while state.samples.len() > SAMPLES_MAX {
+        state.samples.push_back(Taken { at_ms, values: values.into_iter().map(narrow).collect() });
+        let is_old = |taken: &Taken| taken.at_ms.saturating_add(HISTORY_MS) <= at_ms;
+        while state.samples.len() > SAMPLES_MAX || state.samples.front().is_some_and(is_old) {
             state.samples.pop_front();
         }
         match Written::new(&state.newest(&instances, rules)) {
@@ -120,16 +123,31 @@ impl Flow {
         self.0.lock().newest.clone()
     }
 
-    /// The charted series since a time, in steps: the mean of each.
-    pub(crate) fn history(&self, since_ms: u64, step_ms: u64) -> Result<Written, serde_json::Error> {
-        let state = self.0.lock();
-        Written::new(&state.history(since_ms, step_ms.clamp(1_000, 3_600_000)))
+    /// Writes the charted series of all samples, in steps, for all viewers at once: it takes much longer than a sample, so
+    /// they do not ask for it each by himself, and nothing waits for it but the sums.
+    pub(crate) fn write_history(&self) {
+        let history = {
+            let mut state = self.0.lock();
+            if state.is_cut {
+                state.forget_gone();
+            }
+            state.history(HISTORY_STEP_MS)
+        };
+        match Written::new(&history) {
+            Ok(written) => self.0.lock().history = written,
+            Err(error) => tracing::error!(%error, "the history of the metrics cannot be written"),
+        }
+    }
+
+    /// The history as it was written last, as JSON.
+    pub(crate) fn history(&self) -> Written {
+        self.0.lock().history.clone()
     }
 }
 
 impl State {
     /// Adds what an instance shows to the values of this second.
-    fn add(&mut self, instance: &str, text: &str, at_ns: u64, values: &mut Vec<f32>) {
+    fn add(&mut self, instance: &str, text: &str, at_ns: u64, values: &mut Vec<f64>) {
         let before = self.counters.remove(instance);
         let mut after = Counters { at_ns, values: HashMap::new() };
         let passed_s = before.as_ref().map(|before| seconds(at_ns.saturating_sub(before.at_ns)));
@@ -137,10 +155,10 @@ impl State {
             let Some(followed) = followed(sample.name) else { continue };
             let Some(at) = self.place(followed, sample.labels) else { continue };
             if at >= values.len() {
-                values.resize(at + 1, f32::NAN);
+                values.resize(at + 1, f64::NAN);
             }
             let seen = values[at];
-            let known = if seen.is_nan() { 0.0 } else { f64::from(seen) };
+            let known = if seen.is_nan() { 0.0 } else { seen };
             let value = match followed.fold {
                 Fold::Sum => known + sample.value,
                 Fold::Max if seen.is_nan() => sample.value,
@@ -156,7 +174,7 @@ impl State {
                     known + (sample.value - last.unwrap_or(0.0)) / passed_s
                 }
             };
-            values[at] = narrow(value);
+            values[at] = value;
         }
         self.counters.insert(instance.to_owned(), after);
     }
@@ -175,6 +193,37 @@ impl State {
         Some(self.series.len() - 1)
     }
 
+    /// Gives back the places of series that no sample has any more, such as those of a topic that was renamed.
+    fn forget_gone(&mut self) {
+        let mut is_there = vec![false; self.series.len()];
+        for taken in &self.samples {
+            for (there, value) in is_there.iter_mut().zip(taken.values.iter()) {
+                *there |= !value.is_nan();
+            }
+        }
+        for at in self.counters.values().flat_map(|counters| counters.values.keys()) {
+            is_there[*at] = true;
+        }
+        if is_there.iter().all(|there| *there) {
+            return;
+        }
+        let mut next = 0_usize..;
+        let moved: Vec<Option<usize>> =
+            is_there.iter().map(|there| if *there { next.next() } else { None }).collect();
+        let mut kept = is_there.iter();
+        self.series.retain(|_| kept.next() == Some(&true));
+        self.index = self.index.drain().filter_map(|(key, at)| Some((key, moved[at]?))).collect();
+        for taken in &mut self.samples {
+            let values = taken.values.iter().zip(&is_there).filter(|(_, there)| **there);
+            taken.values = values.map(|(value, _)| *value).collect();
+        }
+        for counters in self.counters.values_mut() {
+            counters.values =
+                counters.values.drain().filter_map(|(at, value)| Some((moved[at]?, value))).collect();
+        }
+        self.is_cut = false;
+    }
+
     fn newest<'a>(&'a self, instances: &'a [Instance], rules: &'a serde_json::Value) -> Newest<'a> {
         let taken = self.samples.back();
         let values = taken.map(|taken| &*taken.values).unwrap_or_default();
@@ -188,12 +237,12 @@ impl State {
         }
     }
 
-    fn history(&self, since_ms: u64, step_ms: u64) -> History<'_> {
+    fn history(&self, step_ms: u64) -> History {
         let charted: Vec<usize> =
             (0..self.series.len()).filter(|at| self.series[*at].followed.is_charted).collect();
         let mut at_ms: Vec<u64> = Vec::new();
         let mut sums: Vec<Vec<(f64, u32)>> = vec![Vec::new(); charted.len()];
-        for taken in self.samples.iter().filter(|taken| taken.at_ms >= since_ms) {
+        for taken in &self.samples {
             let step = taken.at_ms / step_ms * step_ms;
             if at_ms.last() != Some(&step) {
                 at_ms.push(step);
@@ -211,7 +260,7 @@ impl State {
         let mean = |(sum, count): &(f64, u32)| (*count > 0).then(|| narrow(sum / f64::from(*count)));
         let series = charted.iter().zip(&sums).map(|(at, sums)| {
             let one = &self.series[*at];
-            (one.followed.name, &one.labels, sums.iter().map(mean).collect())
+            (one.followed.name, one.labels.clone(), sums.iter().map(mean).collect())
         });
         History { step_ms, at_ms, series: series.collect() }
     }
@@ -224,7 +273,7 @@ impl Instance {
             match sample.name {
                 "windfall_rules_version" => self.rules_version = Some(sample.value),
                 "windfall_rules_refuses" => self.refuses_rules = sample.value > 0.0,
-                "windfall_part_ready" if sample.value == 0.0 => {
+                PART_READY if sample.value == 0.0 => {
                     self.missing.extend(read_labels(sample.labels).into_iter().map(|(_, part)| part));
                 }
                 _ => {}
@@ -311,27 +360,69 @@ mod tests {
             flow.take(second * 1_000, second, &[], &Value::Null);
         }
         assert_eq!(flow.0.lock().samples.len(), SAMPLES_MAX);
+        // Fewer samples are not kept for longer.
+        flow.take(2 * HISTORY_MS + 60_000, 0, &[], &Value::Null);
+        assert_eq!(flow.0.lock().samples.len(), 1);
+    }
+
+    #[test]
+    fn series_that_are_gone_for_an_hour_make_room() {
+        let flow = Flow::default();
+        let line =
+            |name: &str, at: usize| format!("windfall_queue_lag_records{{topic=\"{name}{at}\"}} {at}\n");
+        let stays = "windfall_sent_events_total 100\n".to_owned() + &line("stays", 7);
+        let old: String = (0..SERIES_MAX).map(|at| line("old", at)).collect();
+        let take = |at_ms: u64, text: &str| {
+            flow.take(at_ms, at_ms * 1_000_000, &[scraped("a", text)], &Value::Null);
+            flow.write_history();
+            shown(&flow)
+        };
+        assert_eq!(take(0, &(line("gone", 1) + &stays + &old))["is_cut"], json!(true));
+        let now = stays.clone() + &line("new", 3);
+        // The old ones are gone with their last sample, and then there is room.
+        take(HISTORY_MS - 1_000, &now);
+        take(HISTORY_MS, &now);
+        let found = take(HISTORY_MS + 1_000, &now);
+        assert_eq!(found["is_cut"], json!(false));
+        let label = |one: &Value| (one[0].clone(), one[1]["topic"].clone(), one[2].clone());
+        let found: Vec<_> = found["series"].as_array().unwrap().iter().map(label).collect();
+        assert_eq!(found.len(), 3, "{found:?}");
+        for (name, topic, value) in [
+            ("windfall_queue_lag_records", json!("stays7"), 7.0),
+            ("windfall_queue_lag_records", json!("new3"), 3.0),
+            ("windfall_sent_events_total", Value::Null, 0.0),
+        ] {
+            assert!(found.contains(&(json!(name), topic.clone(), json!(value))), "{topic}: {found:?}");
+        }
     }
 
     #[test]
     fn the_history_has_the_mean_of_each_step_and_holes_where_nothing_was_known() {
         let flow = Flow::default();
-        for second in 0..20_u64 {
+        for second in 0..40_u64 {
             let text = format!(
                 "windfall_queue_lag_records{{topic=\"t\"}} {second}\nwindfall_packs{{state=\"s\"}} 1\n"
             );
-            let all = if (10..15).contains(&second) { Vec::new() } else { vec![scraped("a", &text)] };
+            let all = if (20..30).contains(&second) { Vec::new() } else { vec![scraped("a", &text)] };
             flow.take(second * 1_000, second * 1_000_000_000, &all, &Value::Null);
         }
-        let read = |since_ms| -> Value {
-            serde_json::from_slice(&flow.history(since_ms, 5_000).unwrap().plain).unwrap()
-        };
-        let all = read(0);
-        assert_eq!(all["at_ms"], json!([0, 5_000, 10_000, 15_000]));
+        let read = || -> Value { serde_json::from_slice(&flow.history().plain).unwrap() };
+        assert_eq!(read()["at_ms"], json!([]), "it was not written yet");
+        flow.write_history();
+        let all = read();
+        assert_eq!(all["at_ms"], json!([0, 10_000, 20_000, 30_000]));
         assert_eq!(
             all["series"],
-            json!([["windfall_queue_lag_records", { "topic": "t" }, [2.0, 7.0, null, 17.0]]])
+            json!([["windfall_queue_lag_records", { "topic": "t" }, [4.5, 14.5, null, 34.5]]])
         );
-        assert_eq!(read(15_000)["at_ms"], json!([15_000]));
+    }
+
+    #[test]
+    fn large_gauges_of_instances_are_added_exactly() {
+        let flow = Flow::default();
+        let text = |value: u64| format!("windfall_waiting_tokens {value}\n");
+        let all = [scraped("a", &text(16_777_216)), scraped("b", &text(1)), scraped("c", &text(1))];
+        flow.take(1_000, 0, &all, &Value::Null);
+        assert_eq!(value(&flow, "windfall_waiting_tokens"), Some(16_777_218.0));
     }
 }

@@ -5,7 +5,8 @@ use crate::upstream::{Asked, CallError, Called, Upstream};
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, StatusCode};
 
-/// The calls that the page makes. Nothing that sends, grants or pays is among them.
+/// The calls that the page makes. None sends a new reward, grants without an archived event, or withdraws. Some do pay: a
+/// replay grants what was archived, and a timer or a job that is run again does what it was made for.
 const PATHS: &[&str] = &[
     "/v1/archive/list",
     "/v1/archive/get",
@@ -43,6 +44,11 @@ const PATHS: &[&str] = &[
 const USER: &str = "x-windfall-user";
 /// The digits of a user's number at most.
 const USER_DIGITS_MAX: usize = 19;
+
+/// Whether the page makes such a call.
+pub(crate) fn has(path: &str) -> bool {
+    PATHS.contains(&path)
+}
 
 /// Calls the first service that has the path and can be reached. A call that was sent is never sent again.
 pub(crate) async fn call(

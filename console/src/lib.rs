@@ -2,13 +2,15 @@
 //!
 //! The page is a program for the browser (`console/web`), whose built files are embedded here. What it shows comes through
 //! this crate, and through public APIs alone:
+//! - `door` decides by the head of a request alone who it is that asks, and refuses strangers before a body is read.
 //! - `session` keeps the access key of who has signed in; the browser holds an opaque cookie.
 //! - `gateway` calls the services' HTTP APIs with that key, for a list of paths. The service decides what the key may do.
 //! - `flow` follows the metrics of all instances, a sample a second that all viewers share, and keeps an hour of them.
 //! - `rules` shows the live rules in the place that every process has them from, and changes them if an option says so.
 //!
 //! [`Console`] is mounted in a server of `windfall-edge` as its [`Pages`](windfall_edge::Pages): limits, time-outs and TLS are
-//! the server's. Not here: a right that a key does not have; sending, granting and paying; a store of any kind.
+//! the server's. Not here: a right that a key does not have, but for the live rules; new rewards and withdrawals; a store of any
+//! kind.
 //!
 //! ```
 //! use windfall_console::{Console, ConsoleOptions, Parts};
@@ -43,9 +45,11 @@
 //! ```
 
 mod answer;
+mod api;
 mod assets;
 mod console;
 mod cookie;
+mod door;
 mod flow;
 mod gateway;
 mod options;

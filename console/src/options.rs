@@ -4,18 +4,28 @@ use serde::Deserialize;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The bytes of a request's body at most: rules have up to 1 MiB, which JSON may write longer.
-pub(crate) const BODY_BYTES_MAX: usize = 3 << 20;
+/// The bytes of a request with rules at most: they have up to 1 MiB, which JSON may write longer.
+pub(crate) const RULES_BYTES_MAX: usize = 3 << 20;
+/// The bytes of a request to roll the rules back at most.
+pub(crate) const ROLLBACK_BYTES_MAX: usize = 16 << 10;
+/// The bytes of a call of a service at most.
+pub(crate) const CALL_BYTES_MAX: usize = 256 << 10;
 /// The bytes of a service's answer at most: a full page of the archive.
 pub(crate) const ANSWER_BYTES_MAX: usize = 16 << 20;
-/// The bytes of one instance's metrics at most.
-pub(crate) const METRICS_BYTES_MAX: usize = 8 << 20;
+/// The bytes of one instance's metrics at most; all instances are asked at once.
+pub(crate) const METRICS_BYTES_MAX: usize = 1 << 20;
 /// The time-out of a scrape of one instance. A sample waits for the slowest one.
 pub(crate) const SCRAPE_TIMEOUT: Duration = Duration::from_secs(2);
 /// The series that the console follows at most, over all instances; what is beyond them is left out, and the page says so.
 pub(crate) const SERIES_MAX: usize = 1_024;
-/// The samples that are kept: one a second, for an hour.
+/// How long samples are kept.
+pub(crate) const HISTORY_MS: u64 = 3_600_000;
+/// The samples that are kept: one a second.
 pub(crate) const SAMPLES_MAX: usize = 3_600;
+/// The step of the charts.
+pub(crate) const HISTORY_STEP_MS: u64 = 10_000;
+/// The sessions that one caller has at once at most: no key throws those of others out.
+pub(crate) const SESSIONS_OF_CALLER_MAX: usize = 16;
 /// The addresses whose failed attempts to sign in are counted at once at most.
 pub(crate) const ADDRESSES_MAX: usize = 1_024;
 /// The services that a console may have at most.
@@ -25,10 +35,13 @@ const SERVICES_MAX: usize = 64;
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ConsoleOptions {
-    /// Whether `windfall serve` has the console. Default: true.
-    pub enabled: bool,
+    /// Whether `windfall serve` has the console. Default: where it has TLS, or listens on a loopback address.
+    pub enabled: Option<bool>,
     /// What the console does with the live rules, for callers with the role `operate`. Default: `read`.
-    pub rules: RulesRight,
+    pub rules: Option<RulesRight>,
+    /// The callers of the access file that may change the rules by the console; they need the role `operate` too. Default:
+    /// none; with `rules = "change"` there must be one.
+    pub rules_changed_by: Vec<String>,
     /// The number of sessions. A sign-in beyond them ends the one that was used longest ago. 1 to 10,000, default 256.
     pub sessions_max: usize,
     /// The time without a request after which a session ends, s. 60 to 86,400, default 1,800.
@@ -40,6 +53,8 @@ pub struct ConsoleOptions {
     /// Whether the cookie is marked `Secure` although the console's own port has no TLS, because a proxy in front of it has.
     /// Default: false.
     pub behind_tls: bool,
+    /// Whether keys are taken from other machines without TLS. Default: false.
+    pub plaintext: bool,
     /// The time-out of one call of a service, ms. 100 to 60,000, default 10,000.
     pub call_timeout_ms: u64,
     /// The file of the console's own access key, with which it reads the metrics of `services`; its caller needs the role
@@ -58,7 +73,7 @@ pub enum RulesRight {
     /// It shows them, with their history.
     #[default]
     Read,
-    /// It changes them as well: who has an access key with the role `operate` can then change the rules.
+    /// It changes them as well, for the callers that are named.
     Change,
 }
 
@@ -102,13 +117,15 @@ pub enum OptionError {
 impl Default for ConsoleOptions {
     fn default() -> Self {
         Self {
-            enabled: true,
-            rules: RulesRight::default(),
+            enabled: None,
+            rules: None,
+            rules_changed_by: Vec::new(),
             sessions_max: 256,
             idle_s: 1_800,
             session_s: 43_200,
             attempts_per_min: 10,
             behind_tls: false,
+            plaintext: false,
             call_timeout_ms: 10_000,
             key_file: None,
             services: Vec::new(),
@@ -128,6 +145,11 @@ impl RulesRight {
 }
 
 impl ConsoleOptions {
+    /// What the console does with the live rules.
+    pub fn rules_right(&self) -> RulesRight {
+        self.rules.unwrap_or_default()
+    }
+
     /// Checks what can be checked without a file.
     ///
     /// # Errors
@@ -154,6 +176,11 @@ impl ConsoleOptions {
                 "key_file is missing: without a key the metrics of `services` cannot be read".into(),
             );
         }
+        if self.rules_right() == RulesRight::Change && self.rules_changed_by.is_empty() {
+            return wrong(
+                "rules_changed_by is missing: with rules = \"change\" it names the callers that may change them".into(),
+            );
+        }
         let mut names: Vec<&str> = self.services.iter().map(|at| at.name.as_str()).collect();
         names.sort_unstable();
         if names.first().is_some_and(|name| name.is_empty()) {
@@ -176,9 +203,11 @@ mod tests {
         check("").unwrap();
         let service = "[[services]]\nname = \"a\"\nurl = \"http://127.0.0.1:1\"\n";
         check(&format!("key_file = \"k\"\n{service}")).unwrap();
+        check("rules = \"change\"\nrules_changed_by = [\"ann\"]").unwrap();
         for (wrong, named) in [
             ("sessions_max = 0".to_owned(), "sessions_max is 0"),
             ("idle_s = 1".to_owned(), "idle_s is 1"),
+            ("rules = \"change\"".to_owned(), "rules_changed_by is missing"),
             (service.to_owned(), "key_file is missing"),
             (format!("key_file = \"k\"\n{service}{service}"), "name a twice"),
         ] {

@@ -1,10 +1,10 @@
 //! The live rules on the page: shown, checked, changed and rolled back, in the place that every process has them from.
 
 use crate::answer::Refused;
-use crate::options::RulesRight;
 use http::StatusCode;
 use serde_json::{Value, json};
 use std::sync::Arc;
+use tokio::sync::Semaphore;
 use windfall_config::{ChangeRules, ReadError, SetError, Written, parse_rules};
 use windfall_contract::Clock;
 use windfall_contract::rules::Rules;
@@ -17,31 +17,34 @@ const HISTORY_MAX: usize = 100;
 pub(crate) struct RulesDesk {
     store: Arc<dyn ChangeRules>,
     known_brokers: Option<Arc<[String]>>,
-    right: RulesRight,
+    /// The history is read whole: one reader at a time.
+    reading: Arc<Semaphore>,
     clock: Clock,
 }
 
 /// A change that somebody asks for.
 pub(crate) enum Wanted {
-    Set { text: String },
-    Rollback { version: u64 },
+    Set {
+        text: String,
+    },
+    /// `based_on`: the version that was shown to who rolls back; none where the shown text was no rules.
+    Rollback {
+        version: u64,
+        based_on: Option<u64>,
+    },
 }
 
 impl RulesDesk {
-    pub(crate) fn new(
-        store: Arc<dyn ChangeRules>,
-        known_brokers: Option<Vec<String>>,
-        right: RulesRight,
-        clock: Clock,
-    ) -> Self {
-        Self { store, known_brokers: known_brokers.map(Arc::from), right, clock }
+    pub(crate) fn new(store: Arc<dyn ChangeRules>, known_brokers: Option<Vec<String>>, clock: Clock) -> Self {
+        let reading = Arc::new(Semaphore::new(1));
+        Self { store, known_brokers: known_brokers.map(Arc::from), reading, clock }
     }
 
     /// The document as it stands, and what it says.
-    pub(crate) async fn show(&self) -> Result<Value, Refused> {
+    pub(crate) async fn show(&self, may_change: bool) -> Result<Value, Refused> {
         let text = self.blocking(|own| own.store.show()).await?.map_err(unreadable)?;
         let form = self.check(&text);
-        Ok(json!({ "text": text, "may_change": self.right == RulesRight::Change, "checked": form }))
+        Ok(json!({ "text": text, "may_change": may_change, "checked": form }))
     }
 
     /// What a document says, or everything that is wrong with it.
@@ -58,13 +61,33 @@ impl RulesDesk {
         }
     }
 
-    /// The newest changes, newest first, with the documents before and after each.
+    /// The newest changes, newest first, without their documents: each may have a megabyte.
     pub(crate) async fn history(&self) -> Result<Value, Refused> {
+        let _reading = self.reading.acquire().await.map_err(|_| closed())?;
         let history = self.blocking(|own| own.store.history()).await?.map_err(unreadable)?;
-        let newest: Vec<_> = history.changes.iter().rev().take(HISTORY_MAX).collect();
+        let changes = &history.changes;
+        let row = |at: usize| {
+            let one = &changes[at];
+            let earlier = at.checked_sub(1).map(|at| &changes[at]);
+            // Somebody has changed the document past the history.
+            let is_outside = one.before.is_some() && earlier.is_some_and(|earlier| !one.follows(earlier));
+            json!({
+                "version": one.version, "at_ms": one.at_ms, "who": one.who, "why": one.why, "is_outside": is_outside,
+            })
+        };
+        let newest: Vec<_> = (0..changes.len()).rev().take(HISTORY_MAX).map(row).collect();
         let unreadable: Vec<_> =
             history.unreadable.iter().map(|(place, why)| format!("{place}: {why}")).collect();
         Ok(json!({ "changes": newest, "unreadable": unreadable }))
+    }
+
+    /// The documents before and after the change that made a version.
+    pub(crate) async fn version(&self, version: u64) -> Result<Value, Refused> {
+        let _reading = self.reading.acquire().await.map_err(|_| closed())?;
+        let history = self.blocking(|own| own.store.history()).await?.map_err(unreadable)?;
+        let found = history.changes.iter().rev().find(|one| one.version == version);
+        let found = found.ok_or_else(|| not_set(SetError::UnknownVersion(version)))?;
+        Ok(json!({ "version": version, "before": found.before, "after": found.after }))
     }
 
     /// Which process runs which version.
@@ -90,12 +113,10 @@ impl RulesDesk {
         Ok(json!({ "version": newest, "now_ms": now_ms, "processes": processes }))
     }
 
-    /// Changes the rules. An error that is not a refusal leaves open whether they were changed.
+    /// Changes the rules, for whom the caller has found to be allowed to. An error that is not a refusal leaves open whether they were changed.
     pub(crate) async fn change(&self, wanted: Wanted, who: String, why: String) -> Result<Value, Refused> {
-        if self.right != RulesRight::Change {
-            return Err(Refused::forbidden(
-                "this console does not change the rules: its option console.rules would have to be `change`",
-            ));
+        if let Wanted::Rollback { based_on, .. } = &wanted {
+            self.check_base(*based_on).await?;
         }
         let written = self
             .blocking(move |own| {
@@ -107,7 +128,7 @@ impl RulesDesk {
                         }
                         own.store.set(&text, &who, &why, now_ms)
                     }
-                    Wanted::Rollback { version } => own.store.rollback(version, &who, &why, now_ms),
+                    Wanted::Rollback { version, .. } => own.store.rollback(version, &who, &why, now_ms),
                 }
             })
             .await?
@@ -117,6 +138,24 @@ impl RulesDesk {
             Written::Unchanged { version } => (version, false),
         };
         Ok(json!({ "version": version, "changed": changed }))
+    }
+
+    /// A rollback takes back every change since its version: who asks for it must have seen the last one.
+    async fn check_base(&self, based_on: Option<u64>) -> Result<(), Refused> {
+        let text = self.blocking(|own| own.store.show()).await?.map_err(unreadable)?;
+        let current = parse_rules(&text, None).ok().map(|rules| rules.version);
+        if current == based_on {
+            return Ok(());
+        }
+        let name = |version: Option<u64>| {
+            version.map_or("no version".to_owned(), |version| format!("version {version}"))
+        };
+        let what = format!(
+            "the rules have {} now, and you were shown {}: look at what has changed, and roll back again",
+            name(current),
+            name(based_on)
+        );
+        Err(Refused::new(StatusCode::CONFLICT, "ABORTED", what))
     }
 
     /// What a sample of the flow says about the rules; null where they cannot be read.
@@ -174,6 +213,10 @@ fn form(rules: &Rules) -> Value {
         "global": { "rate_per_s": global.rate_per_s, "burst": global.burst },
         "budgets": rules.budgets.len(),
     })
+}
+
+fn closed() -> Refused {
+    Refused::unavailable("the console stops")
 }
 
 fn unreadable(error: ReadError) -> Refused {

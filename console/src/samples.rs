@@ -105,9 +105,21 @@ pub(crate) const FOLLOWED: &[Followed] = &[
     sum("windfall_jobs_waiting_runs"),
 ];
 
+/// The metric that says which parts an instance works without.
+pub(crate) const PART_READY: &str = "windfall_part_ready";
+
 /// The metric of this name, where the console follows it.
 pub(crate) fn followed(name: &str) -> Option<&'static Followed> {
     FOLLOWED.iter().find(|followed| followed.name == name)
+}
+
+/// The lines of a scrape that the console reads; the rest need not be kept until all instances have answered.
+pub(crate) fn followed_lines(text: &str) -> String {
+    let is_read = |line: &&str| {
+        let name = line.split(['{', ' ']).next().unwrap_or_default();
+        followed(name).is_some() || name == PART_READY
+    };
+    text.lines().filter(is_read).flat_map(|line| [line, "\n"]).collect()
 }
 
 /// Reads the lines of a scrape; what is no sample is passed over.
@@ -187,6 +199,13 @@ mod tests {
         let expected =
             [("topic", "x}y"), ("type", "a\"b\\")].map(|(name, value)| (name.into(), value.into()));
         assert_eq!(labels, expected);
+    }
+
+    #[test]
+    fn what_the_console_does_not_follow_is_not_kept() {
+        let text = "# TYPE a counter\nother{x=\"1\"} 1\nwindfall_packs{state=\"s\"} 2\nwindfall_part_ready{part=\"t\"} 0\n";
+        let kept = followed_lines(text);
+        assert_eq!(kept, "windfall_packs{state=\"s\"} 2\nwindfall_part_ready{part=\"t\"} 0\n");
     }
 
     #[test]

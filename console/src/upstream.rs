@@ -1,6 +1,7 @@
 //! The services that the console calls, by the APIs that everybody calls: over TCP, with TLS or without, or in this process.
 
 use crate::options::{ANSWER_BYTES_MAX, METRICS_BYTES_MAX, OptionError, SCRAPE_TIMEOUT, ServiceAt};
+use crate::samples::followed_lines;
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
 use http::{HeaderValue, Method, Request, StatusCode, Uri};
@@ -129,13 +130,14 @@ impl Upstream {
         let asked = Asked { method: Method::GET, path: "/openapi.json", key, user: None, body: Bytes::new() };
         let called = self.call(asked).await?;
         let document: serde_json::Value = serde_json::from_slice(&called.body).unwrap_or_default();
+        // What it said before stays where it says nothing.
         if let Some(paths) = document["paths"].as_object() {
             *self.paths.lock() = Some(Arc::new(paths.keys().cloned().collect()));
         }
         Ok(())
     }
 
-    /// Its metrics, in Prometheus' text.
+    /// Those of its metrics that the console follows, in Prometheus' text.
     pub(crate) async fn metrics(&self, key: &str) -> Result<String, String> {
         let asked = Asked { method: Method::GET, path: "/metrics", key, user: None, body: Bytes::new() };
         let scraping = tokio::time::timeout(SCRAPE_TIMEOUT, self.call_up_to(asked, METRICS_BYTES_MAX));
@@ -148,7 +150,8 @@ impl Upstream {
                 called.status
             ));
         }
-        String::from_utf8(called.body.into()).map_err(|_| "its metrics are not text".into())
+        let text = std::str::from_utf8(&called.body).map_err(|_| "its metrics are not text")?;
+        Ok(followed_lines(text))
     }
 
     /// Calls it.

@@ -4,9 +4,9 @@
 
 mod fixture;
 
-use fixture::{Browser, RULES, start, start_at, until};
+use fixture::{Browser, Keys, RULES, changing, parts, start, start_at, until};
 use serde_json::{Value, json};
-use windfall_console::{ConsoleOptions, RulesRight, ServiceAt};
+use windfall_console::{Console, ConsoleOptions, RulesRight, ServiceAt};
 
 #[tokio::test]
 async fn the_page_comes_whole_packed_or_not_at_all() {
@@ -80,11 +80,10 @@ async fn a_call_is_made_with_the_users_key_and_the_service_decides() {
         let refused = front.get(&format!("/console/api/{path}")).await;
         assert_eq!(refused.status, 403, "{path}");
     }
-    assert_eq!(front.post("/console/api/rules/set", &json!({ "text": RULES, "why": "x" })).await.status, 403);
 }
 
 #[tokio::test]
-async fn nothing_that_sends_grants_or_pays_can_be_called() {
+async fn nothing_that_sends_or_withdraws_or_grants_without_an_archived_event_can_be_called() {
     let running = start(ConsoleOptions::default()).await;
     let front = Browser::signed_in(&running, &running.keys.front).await;
     for path in [
@@ -114,7 +113,7 @@ async fn the_flow_is_followed_without_a_viewer_and_has_the_rules_with_it() {
     let flow = browser.get("/console/api/flow").await.json();
     assert_eq!(flow["instances"][0]["name"], "this process");
     assert_eq!(flow["rules"]["queues"][0]["name"], "cash");
-    let history = browser.get("/console/api/history?step_ms=1000&since_ms=0").await.json();
+    let history = browser.get("/console/api/history").await.json();
     assert!(!history["at_ms"].as_array().unwrap().is_empty());
 }
 
@@ -129,17 +128,19 @@ async fn rules_are_shown_and_changed_only_where_an_option_says_so() {
     let refused = browser.post("/console/api/rules/set", &change).await;
     assert_eq!(refused.status, 403);
     assert!(refused.message().contains("console.rules"), "{}", refused.message());
-    let refused = browser.post("/console/api/rules/rollback", &json!({ "version": 1, "why": "test" })).await;
+    let refused = browser
+        .post("/console/api/rules/rollback", &json!({ "version": 1, "based_on": 1, "why": "test" }))
+        .await;
     assert_eq!((refused.status, running.rules.show().unwrap()), (403, RULES.to_owned()));
 
-    let none = start(ConsoleOptions { rules: RulesRight::None, ..Default::default() }).await;
+    let none = start(ConsoleOptions { rules: Some(RulesRight::None), ..Default::default() }).await;
     let browser = Browser::signed_in(&none, &none.keys.operate).await;
     assert_eq!(browser.get("/console/api/rules").await.status, 403);
 }
 
 #[tokio::test]
 async fn a_change_of_the_rules_is_checked_kept_with_who_and_why_and_rolled_back() {
-    let running = start(ConsoleOptions { rules: RulesRight::Change, ..Default::default() }).await;
+    let running = start(changing()).await;
     let browser = Browser::signed_in(&running, &running.keys.operate).await;
     let text = RULES.replace("ratio = 50", "ratio = 40");
     assert_ne!(text, RULES);
@@ -169,16 +170,68 @@ async fn a_change_of_the_rules_is_checked_kept_with_who_and_why_and_rolled_back(
     let history: Value = browser.get("/console/api/rules/history").await.json();
     let newest = &history["changes"][0];
     assert_eq!((&newest["who"], &newest["why"]), (&json!("operator: Lin"), &json!("broker a is slow")));
-    assert_eq!(newest["before"], RULES);
-    let back =
-        browser.post("/console/api/rules/rollback", &json!({ "version": 1, "why": "it was not" })).await;
+    assert!(newest["before"].is_null() && newest["after"].is_null(), "texts are asked for one by one");
+    let texts: Value = browser.get("/console/api/rules/version?version=2").await.json();
+    assert_eq!(
+        (&texts["before"], &texts["after"].as_str().unwrap().contains("ratio = 40")),
+        (&json!(RULES), &true)
+    );
+    assert_eq!(browser.get("/console/api/rules/version?version=7").await.status, 404);
+    assert_eq!(browser.get("/console/api/rules/version").await.status, 400);
+
+    let rollback = |based_on: u64| json!({ "version": 1, "based_on": based_on, "why": "it was not" });
+    // Somebody else has changed the rules since this page was loaded.
+    let unseen = browser.post("/console/api/rules/rollback", &rollback(1)).await;
+    assert_eq!(unseen.status, 409, "{}", unseen.message());
+    let back = browser.post("/console/api/rules/rollback", &rollback(2)).await;
     assert_eq!(back.json()["version"], 3);
     assert!(running.rules.show().unwrap().contains("ratio = 50"));
     assert_eq!(
-        browser.post("/console/api/rules/rollback", &json!({ "version": 9, "why": "x" })).await.status,
+        browser
+            .post("/console/api/rules/rollback", &json!({ "version": 9, "based_on": 3, "why": "x" }))
+            .await
+            .status,
         404
     );
     assert!(browser.get("/console/api/rules/status").await.json()["processes"].is_array());
+}
+
+#[tokio::test]
+async fn a_role_does_not_suffice_to_change_the_rules() {
+    let named = ["operator", "front"].map(str::to_owned).to_vec();
+    let running = start(ConsoleOptions { rules_changed_by: named, ..changing() }).await;
+    let text = RULES.replace("ratio = 50", "ratio = 40");
+    // The key of the metrics has the role and is not named; the front end's is named and has no such role.
+    for key in [&running.keys.metrics, &running.keys.front] {
+        let browser = Browser::signed_in(&running, key).await;
+        assert_ne!(browser.get("/console/api/session").await.json()["rules"], "change");
+        assert_ne!(browser.get("/console/api/rules").await.json()["may_change"], json!(true));
+        for (path, body) in [
+            ("set", json!({ "text": text, "why": "x" })),
+            ("rollback", json!({ "version": 1, "based_on": 1, "why": "x" })),
+        ] {
+            let refused = browser.post(&format!("/console/api/rules/{path}"), &body).await;
+            assert_eq!(refused.status, 403, "{path}: {}", refused.message());
+        }
+    }
+    assert_eq!(running.rules.show().unwrap(), RULES);
+    let operator = Browser::signed_in(&running, &running.keys.operate).await;
+    assert_eq!(operator.get("/console/api/session").await.json()["rules"], "change");
+    let changed =
+        operator.post("/console/api/rules/set", &json!({ "text": text, "why": "x", "actor": "a\nb" })).await;
+    assert_eq!(changed.status, 400, "a name is a line");
+    let changed = operator.post("/console/api/rules/set", &json!({ "text": text, "why": "x" })).await;
+    assert_eq!(changed.status, 200, "{}", changed.message());
+}
+
+#[tokio::test]
+async fn the_consoles_own_key_never_changes_the_rules() {
+    let (folder, keys) = (tempfile::tempdir().unwrap(), Keys::mint());
+    let key_file = folder.path().join("console.key");
+    std::fs::write(&key_file, &keys.operate.text).unwrap();
+    let options = ConsoleOptions { key_file: Some(key_file), ..changing() };
+    let refused = Console::open(&options, parts(folder.path(), &keys)).unwrap_err().to_string();
+    assert!(refused.contains("console.rules_changed_by"), "{refused}");
 }
 
 #[tokio::test]

@@ -27,7 +27,7 @@ impl Showing {
     ) -> Result<Self> {
         // Only who runs the rules knows which brokers they may name.
         let brokers = (role == Role::Serve).then(|| options.brokers.keys().cloned().collect());
-        let rules: Option<Arc<dyn ChangeRules>> = match options.console.rules {
+        let rules: Option<Arc<dyn ChangeRules>> = match options.console.rules_right() {
             RulesRight::None => None,
             _ => Some(Arc::from(options.rules.store(&options.data, brokers.clone())?)),
         };
@@ -64,9 +64,11 @@ impl Showing {
 }
 
 impl ServiceOptions {
-    /// Whether a process of this role has the console beside its services.
+    /// Whether a process of this role has the console beside its services. Where nobody has asked for it, it is not opened
+    /// to a network on which keys would be read.
     pub fn has_console(&self, role: Role) -> bool {
-        role == Role::Serve && self.console.enabled
+        let is_safe = self.serve.tls.is_some() || self.serve.listen.ip().is_loopback();
+        role == Role::Serve && self.console.enabled.unwrap_or(is_safe)
     }
 }
 
@@ -137,12 +139,18 @@ mod tests {
     }
 
     #[test]
-    fn serve_alone_has_the_console_beside_its_services_unless_it_is_left_out() {
-        let (with, without) = (load("").unwrap(), load("[console]\nenabled = false\n").unwrap());
-        let has = |options: &ServiceOptions| {
+    fn serve_alone_has_the_console_beside_its_services_where_keys_are_not_read_on_the_way() {
+        let has = |text: &str| {
+            let options = load(text).unwrap();
             [Role::Serve, Role::RewardService, Role::Console].map(|role| options.has_console(role))
         };
-        assert_eq!((has(&with), has(&without)), ([true, false, false], [false; 3]));
+        assert_eq!(has(""), [true, false, false]);
+        assert_eq!(has("[console]\nenabled = false\n"), [false; 3]);
+        let open = "[serve]\nlisten = \"0.0.0.0:8443\"\n";
+        assert_eq!(has(open), [false; 3]);
+        assert_eq!(has(&format!("{open}[console]\nenabled = true\n")), [true, false, false]);
+        let tls = format!("{open}[serve.tls]\ncert_file = \"c\"\nkey_file = \"k\"\n");
+        assert_eq!(has(&tls), [true, false, false]);
     }
 
     #[test]
@@ -150,6 +158,7 @@ mod tests {
         for (wrong, named) in [
             ("[console]\nsessions_max = 0\n", "console.sessions_max is 0"),
             ("[console]\nrules = \"write\"\n", "line 2"),
+            ("[console]\nrules = \"change\"\n", "console.rules_changed_by"),
             ("[[console.services]]\nname = \"a\"\nurl = \"http://127.0.0.1:1\"\n", "console.key_file"),
         ] {
             let refused = format!("{:#}", load(wrong).unwrap_err());

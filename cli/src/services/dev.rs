@@ -7,17 +7,20 @@ use anyhow::{Context, Result, bail};
 use std::path::Path;
 use windfall_config::RulesStore;
 use windfall_connectors::{HttpOptions, WireOptions};
-use windfall_console::RulesRight;
+use windfall_console::{ConsoleOptions, RulesRight};
 use windfall_contract::Clock;
 use windfall_edge::{MintedKey, mint_key};
 use windfall_token::{Algorithm, KeyFile};
+
+/// The caller that may change the rules by the console.
+const OPERATOR: &str = "operator";
 
 /// Callers of a try-out: name, roles, whether it may name users, and what it is for.
 const CALLERS: [(&str, &str, bool, &str); 5] = [
     ("activity", r#"["send"]"#, false, "sends rewards"),
     ("wallet-front", r#"["verify"]"#, true, "sees and empties wallets, names users by x-windfall-user"),
     ("grants", r#"["grant"]"#, false, "grants without a queue"),
-    ("operator", r#"["operate"]"#, false, "archive, budgets, /metrics; signs in to the console"),
+    (OPERATOR, r#"["operate"]"#, false, "archive, budgets, /metrics; signs in to the console"),
     ("scheduler", r#"["schedule"]"#, false, "adds timers, to the targets `hook` and `rewards`, and jobs"),
 ];
 
@@ -94,10 +97,7 @@ pub fn prepare(options: &mut ServiceOptions, clock: &Clock) -> Result<()> {
         options.scheduler.tenants.insert(options.tenant.clone(), tenant);
         println!("Timers of the target `hook` are posted to {HOOK}, those of `rewards` send rewards.");
     }
-    if options.console.rules == RulesRight::Read {
-        // A try-out may be changed by who tries it.
-        options.console.rules = RulesRight::Change;
-    }
+    let_operator_change_rules(&mut options.console);
     if let Some(jobs) = &mut options.jobs
         && jobs.allow.is_empty()
     {
@@ -107,6 +107,14 @@ pub fn prepare(options: &mut ServiceOptions, clock: &Clock) -> Result<()> {
     let access = options.access_path();
     println!("Keys of this start ({} holds their hashes):", access.display());
     write_access(&access, &options.tenant)
+}
+
+/// A try-out may be changed by who tries it, unless the options say otherwise.
+fn let_operator_change_rules(console: &mut ConsoleOptions) {
+    if console.rules.is_none() {
+        console.rules = Some(RulesRight::Change);
+        console.rules_changed_by = vec![OPERATOR.into()];
+    }
 }
 
 /// A tenant that can be tried with `curl`: one target calls a port of this machine, the other one sends rewards.
@@ -168,6 +176,17 @@ mod tests {
         std::fs::write(&path, "# ours\n").unwrap();
         assert!(write_access(&path, "windfall").is_err());
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "# ours\n");
+    }
+
+    #[test]
+    fn what_the_options_say_about_the_rules_stays() {
+        let of = |rules| {
+            let mut console = ConsoleOptions { rules, ..ConsoleOptions::default() };
+            let_operator_change_rules(&mut console);
+            (console.rules, console.rules_changed_by)
+        };
+        assert_eq!(of(None), (Some(RulesRight::Change), vec![OPERATOR.to_owned()]));
+        assert_eq!(of(Some(RulesRight::Read)), (Some(RulesRight::Read), Vec::new()));
     }
 
     #[test]

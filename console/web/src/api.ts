@@ -65,7 +65,7 @@ export async function who(): Promise<Who | null> {
 }
 
 export async function signIn(key: string): Promise<Who> {
-  const found = await ask<Who>("POST", "session", { key });
+  const found = await ask<Who>("POST", "session", undefined, { authorization: `Bearer ${key}` });
   csrf = found.csrf;
   return found;
 }

@@ -22,6 +22,8 @@ export interface TypeRule {
 
 export interface Form {
   version: number;
+  /** The rules cannot be read now, and these were there last. */
+  is_stale?: boolean;
   queues: { name: string; master: string; backup: string; ratio: number }[];
   topics: { name: string; broker: string; partitions: number }[];
   draining: { name: string; broker: string }[];

@@ -2,7 +2,7 @@
 
 import { render } from "preact";
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
-import { get, onSignedOut, signIn, signOut, told, who, type Who } from "./api";
+import { ApiError, get, onSignedOut, signIn, signOut, told, who, type Who } from "./api";
 import { Sample, type Newest } from "./flow";
 import { firstLang, t, useLang, type Lang, type Word } from "./i18n";
 import { ArchivePage } from "./pages/archive";
@@ -177,8 +177,17 @@ function Shell(props: { user: Who; settings: preact.ComponentChildren; theme: Th
     // On a phone the pages are a row that is longer than the screen.
     document.querySelector("nav a[aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
   }, [at.page]);
+  const [stuck, setStuck] = useState<string | null>(null);
   const leave = useCallback(async () => {
-    await signOut().catch(() => undefined);
+    try {
+      await signOut();
+    } catch (failed) {
+      // A session that has ended is what was asked for; any other one lives on, and that must be seen.
+      if (!(failed instanceof ApiError && failed.status === 401)) {
+        setStuck(told(failed));
+        return;
+      }
+    }
     onSignOut();
   }, []);
   return (
@@ -228,6 +237,7 @@ function Shell(props: { user: Who; settings: preact.ComponentChildren; theme: Th
         </a>
       </nav>
       <main ref={main} tabIndex={-1}>
+        {stuck && <Note level="bad">{t("app.stuck", { why: stuck })}</Note>}
         {error && <Note level="bad">{error}</Note>}
         {at.page === "flow" && !isOperator && <Note level="info">{t("flow.role")}</Note>}
         {at.page === "flow" && isOperator && <FlowPage sample={sample} theme={theme} at={at.query.get("at")} />}

@@ -170,6 +170,7 @@ test("a replay ends with its dialog", async () => {
   await page.getByRole("dialog").waitFor({ state: "detached" });
   await page.waitForTimeout(1_500);
   assert.equal(calls, 1, "what was not asked for yet stays as it is");
+  await page.getByText(/The replay was stopped: 1 of [2-9]/).waitFor();
   await close();
 });
 
@@ -269,6 +270,21 @@ test("the keyboard reaches everything, first of all the content", async () => {
   await page.getByRole("tab", { name: "Form" }).focus();
   await page.keyboard.press("ArrowRight");
   await page.getByRole("tab", { name: "Text", selected: true }).waitFor();
+  await close();
+});
+
+test("a sign-out that fails is told, and one that is done shows the sign-in", async () => {
+  const { page, close } = await open();
+  await page.route("**/console/api/session", (route) =>
+    route.request().method() === "DELETE"
+      ? route.fulfill({ status: 503, contentType: "application/json", body: '{"code":"UNAVAILABLE","message":"not now"}' })
+      : route.continue(),
+  );
+  await page.getByRole("button", { name: "Sign out" }).click();
+  await page.getByText("You are still signed in: not now").waitFor();
+  await page.unroute("**/console/api/session");
+  await page.getByRole("button", { name: "Sign out" }).click();
+  await page.getByLabel("Access key").waitFor();
   await close();
 });
 

@@ -74,6 +74,9 @@ export function ArchivePage({ query }: { query: URLSearchParams }) {
   const [inspected, setInspected] = useState<string | null>(null);
   const [dry, setDry] = useState<{ entries: Entry[]; isCut: boolean } | null>(null);
   const [counting, setCounting] = useState<string | null>(null);
+  const [stopped, setStopped] = useState<string | null>(null);
+  const filterNow = useRef(filter);
+  filterNow.current = filter;
   const listed = useLoaded(
     () => call<Listed>("/v1/archive/list", { ...filter, page_size: PAGE_SIZE, after: after.at(-1) }),
     filter,
@@ -95,7 +98,9 @@ export function ArchivePage({ query }: { query: URLSearchParams }) {
   const count = async () => {
     setCounting(t("state.loading"));
     try {
-      setDry(await countAll(filter));
+      const counted = await countAll(filter);
+      // What was counted is no longer what the page shows.
+      if (filterNow.current === filter) setDry(counted);
       setCounting(null);
     } catch (error) {
       setCounting(told(error));
@@ -113,6 +118,7 @@ export function ArchivePage({ query }: { query: URLSearchParams }) {
         </button>
       }
     >
+      {stopped && <Note level="warn">{stopped}</Note>}
       <Card>
         <form
           class="filters"
@@ -222,6 +228,10 @@ export function ArchivePage({ query }: { query: URLSearchParams }) {
             setChosen(new Map());
             listed.reload();
           }}
+          onStopped={(said) => {
+            setStopped(said);
+            listed.reload();
+          }}
         />
       )}
     </Page>
@@ -319,8 +329,14 @@ interface GrantReply {
   reason: string;
 }
 
-function ReplayDialog(props: { entries: Entry[]; isCut: boolean; onClose: () => void }) {
-  const { entries, isCut, onClose } = props;
+function ReplayDialog(props: {
+  entries: Entry[];
+  isCut: boolean;
+  onClose: () => void;
+  /** The dialog was closed while it replayed: how far it came. */
+  onStopped: (said: string) => void;
+}) {
+  const { entries, isCut, onClose, onStopped } = props;
   const [actor, setActor] = useState("");
   const [despite, setDespite] = useState("");
   const [done, setDone] = useState<{ count: number; outcomes: Map<string, number>; error: string | null } | null>(null);
@@ -347,8 +363,9 @@ function ReplayDialog(props: { entries: Entry[]; isCut: boolean; onClose: () => 
     setBusy(true);
     const outcomes = new Map<string, number>();
     let count = 0;
+    let failed = "";
     for (const entry of entries) {
-      if (isOver.current) return;
+      if (isOver.current) break;
       try {
         const { reply } = await call<{ reply?: GrantReply }>("/v1/archive/replay", {
           id: entry.id,
@@ -360,11 +377,13 @@ function ReplayDialog(props: { entries: Entry[]; isCut: boolean; onClose: () => 
         count += 1;
         setDone({ count, outcomes: new Map(outcomes), error: null });
       } catch (error) {
-        setDone({ count, outcomes: new Map(outcomes), error: `${entry.trade_no || entry.id}: ${told(error)}` });
+        failed = `${entry.trade_no || entry.id}: ${told(error)}`;
+        setDone({ count, outcomes: new Map(outcomes), error: failed });
         break;
       }
     }
     setBusy(false);
+    if (isOver.current) onStopped(`${t("arc.stopped", { done: count, n: entries.length })} ${failed}`.trim());
   };
   return (
     <Dialog title={t("arc.replay")} onClose={onClose}>
@@ -402,7 +421,7 @@ function ReplayDialog(props: { entries: Entry[]; isCut: boolean; onClose: () => 
       )}
       <div class="buttons">
         <button type="button" onClick={onClose}>
-          {done ? t("act.close") : t("act.cancel")}
+          {busy ? t("act.stop") : done ? t("act.close") : t("act.cancel")}
         </button>
         {!done && (
           <button type="button" class="primary" disabled={busy || entries.length === 0} onClick={run}>

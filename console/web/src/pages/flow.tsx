@@ -223,6 +223,7 @@ function Findings({ sample }: { sample: Sample }) {
   return (
     <Card title={t("flow.look")}>
       {sample.newest.is_cut && <Note level="warn">{t("find.cut")}</Note>}
+      {sample.newest.rules?.is_stale && <Note level="bad">{t("find.stale", { n: sample.newest.rules.version })}</Note>}
       {found.length === 0 ? (
         <p class="well pad">{t("flow.well")}</p>
       ) : (

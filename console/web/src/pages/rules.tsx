@@ -32,6 +32,11 @@ interface Change {
   at_ms: number;
   who: string;
   why: string;
+  is_outside: boolean;
+}
+
+/** The texts before and after a change, which are loaded when somebody looks at them. */
+interface Texts {
   before: string | null;
   after: string;
 }
@@ -389,9 +394,7 @@ function HistoryView({ shows, onApplied }: { shows: Shows; onApplied: (text: str
             </Note>
           ))}
           <ol class="history">
-            {changes.map((one, at) => {
-              const earlier = changes[at + 1];
-              const isOutside = earlier !== undefined && one.before !== null && one.before !== earlier.after;
+            {changes.map((one) => {
               return (
                 <li key={one.version} class="card">
                   <div class="card-head">
@@ -399,7 +402,7 @@ function HistoryView({ shows, onApplied }: { shows: Shows; onApplied: (text: str
                       {t("col.version")} {one.version}
                     </h2>
                     {one.version === current && <Badge level="good">✓</Badge>}
-                    {isOutside && <Badge level="warn">{t("rul.outside")}</Badge>}
+                    {one.is_outside && <Badge level="warn">{t("rul.outside")}</Badge>}
                     <span class="grow" />
                     {shows.may_change && one.version !== current && (
                       <button type="button" onClick={() => setBack(one)}>
@@ -412,10 +415,7 @@ function HistoryView({ shows, onApplied }: { shows: Shows; onApplied: (text: str
                     <br />
                     {one.why}
                   </p>
-                  <details>
-                    <summary>{t("rul.changed")}</summary>
-                    {one.before === null ? <p class="muted">{t("rul.first")}</p> : <Diff before={one.before} after={one.after} />}
-                  </details>
+                  <WhatChanged version={one.version} />
                 </li>
               );
             })}
@@ -427,8 +427,33 @@ function HistoryView({ shows, onApplied }: { shows: Shows; onApplied: (text: str
   );
 }
 
+function useTexts(version: number) {
+  return useLoaded(() => get<Texts>(`rules/version?version=${version}`), version);
+}
+
+function WhatChanged({ version }: { version: number }) {
+  const [isOpen, setOpen] = useState(false);
+  return (
+    <details onToggle={(event) => setOpen(event.currentTarget.open)}>
+      <summary>{t("rul.changed")}</summary>
+      {isOpen && <TextsOf version={version} />}
+    </details>
+  );
+}
+
+function TextsOf({ version }: { version: number }) {
+  return (
+    <Shown of={useTexts(version)}>
+      {({ before, after }) =>
+        before === null ? <p class="muted">{t("rul.first")}</p> : <Diff before={before} after={after} />
+      }
+    </Shown>
+  );
+}
+
 function Rollback(props: { shows: Shows; change: Change; onClose: () => void; onApplied: (text: string) => void }) {
   const { shows, change, onClose, onApplied } = props;
+  const texts = useTexts(change.version);
   const [why, setWhy] = useState("");
   const [actor, setActor] = useState("");
   const [error, setError] = useState<string | null>(null);
@@ -437,7 +462,12 @@ function Rollback(props: { shows: Shows; change: Change; onClose: () => void; on
     event.preventDefault();
     setBusy(true);
     try {
-      const done = await post<{ version: number }>("rules/rollback", { version: change.version, why: why.trim(), actor: actor.trim() });
+      const done = await post<{ version: number }>("rules/rollback", {
+        version: change.version,
+        based_on: shows.checked.form?.version ?? null,
+        why: why.trim(),
+        actor: actor.trim(),
+      });
       onApplied(t("rul.applied", { n: done.version }));
       onClose();
     } catch (failed) {
@@ -448,7 +478,7 @@ function Rollback(props: { shows: Shows; change: Change; onClose: () => void; on
   return (
     <Dialog title={t("rul.rollback", { n: change.version })} onClose={onClose} isWide>
       <form onSubmit={go}>
-        <Diff before={shows.text} after={change.after} />
+        <Shown of={texts}>{({ after }) => <Diff before={shows.text} after={after} />}</Shown>
         <Field label={t("rul.why")} value={why} onInput={setWhy} isRequired max={1000} size="wide" />
         <Field label={t("arc.actor")} value={actor} onInput={setActor} max={64} size="wide" />
         {error && <Note level="bad">{error}</Note>}
@@ -456,7 +486,7 @@ function Rollback(props: { shows: Shows; change: Change; onClose: () => void; on
           <button type="button" onClick={onClose}>
             {t("act.cancel")}
           </button>
-          <button type="submit" class="primary" disabled={busy || why.trim() === ""}>
+          <button type="submit" class="primary" disabled={busy || texts.value === null || why.trim() === ""}>
             {t("rul.rollback", { n: change.version })}
           </button>
         </div>
