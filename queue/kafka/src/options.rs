@@ -20,7 +20,7 @@ pub struct KafkaOptions {
     /// Named in the broker's logs and quotas. Default `windfall`.
     pub client_id: String,
     /// TLS to the brokers, each of which must bear the name that it is known by; there is no `server_name` here. Default:
-    /// none, which only brokers on this machine are reached without.
+    /// none, which only brokers on this machine are reached without, also by what the cluster names them.
     pub tls: Option<TlsOptions>,
     /// The password of `tls.key_file`. Default none.
     pub tls_key_password: Option<Secret>,
