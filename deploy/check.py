@@ -142,6 +142,7 @@ def chart(roles):
     worker |= {"minReplicas": "0", "maxReplicas": "2"}
     everything = ["roles.scheduler.enabled=true", "signing.enabled=true", "executors.xxl=true", "executors.ports={9999,7000}"]
     everything += ["autoscaling.enabled=true", "serviceMonitor.enabled=true", "rules.document=version = 1"]
+    everything += ["rules.reach=--tls-ca /run/windfall/ca.pem"]
     everything += [f"jobWorkers[0].{key}={value}" for key, value in worker.items()]
     for settings in [[], everything]:
         flags = [flag for one in settings for flag in ("--set", one)]

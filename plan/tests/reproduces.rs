@@ -147,7 +147,7 @@ fn the_global_limit_with_priorities() {
     compare(&run, &simulate(&demo(&run, 15.0)), &["cash"]).check(&run);
 }
 
-/// Twice the rewards of the run that says what one of them costs. Runs of the same load differ by up to 30 % here, because all
+/// Twice the rewards of the run that says what one of them costs. Runs of the same load differ by a factor of up to 1.8 here, because all
 /// parts share two cores; so the time to drain is compared, and no single second.
 #[test]
 fn the_ledger_at_its_limit() {

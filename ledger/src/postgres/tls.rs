@@ -57,14 +57,12 @@ pub(super) fn secure(config: &mut Config, options: &PostgresOptions) -> Result<S
             _ => {}
         }
     }
-    if let Some(tls) = security.tls()
-        && tls.server_name.is_none()
-        && hosts.is_empty()
-        && !addresses.is_empty()
-    {
+    // The client begins no TLS without a host, not even where `tls.server_name` says which name counts.
+    let is_nameless = |at: usize| !matches!(hosts.get(at), Some(Host::Tcp(_)));
+    if security.tls().is_some() && (0..addresses.len()).any(is_nameless) {
         return invalid(
-            "the PostgreSQL address has a hostaddr and no host, so nothing says which name the server's \
-                        certificate must bear; add host, or set tls.server_name"
+            "the PostgreSQL address has a hostaddr without a host, so nothing says which name the server's certificate must \
+             bear; add host"
                 .into(),
         );
     }
@@ -210,7 +208,9 @@ mod tests {
     #[test]
     fn what_cannot_be_tls_is_refused() {
         assert!(said("host=/run/postgresql user=u", true, false).unwrap_err().contains("speaks no TLS"));
-        assert!(said("hostaddr=10.0.0.5 user=u", true, false).unwrap_err().contains("server_name"));
+        assert!(said("hostaddr=10.0.0.5 user=u", true, false).unwrap_err().contains("add host"));
+        let socket = "host=/run/postgresql hostaddr=10.0.0.5 user=u";
+        assert!(said(socket, true, false).unwrap_err().contains("add host"));
     }
 
     #[test]

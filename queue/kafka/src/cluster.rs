@@ -1,6 +1,7 @@
 //! Requests to the cluster and its controller: whether it can be reached, which topics it has, a group's lag, and new
 //! topics.
 
+use super::local::Local;
 use super::options::{KafkaOptions, OVERHEAD_BYTES};
 use super::watch::Watch;
 use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions, NewTopic, TopicReplication};
@@ -9,7 +10,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::{Offset, TopicPartitionList};
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
@@ -25,51 +26,53 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// A client that is no member of any group, but may ask for a group's offsets. It connects in the background, and again
 /// when the cluster was away.
 pub(super) struct Observer {
-    client: BaseConsumer<Watch>,
+    group: String,
+    /// Made when the cluster is first asked, because it connects to brokers that the cluster names.
+    client: OnceLock<BaseConsumer<Watch>>,
+    /// Who says first whether all brokers are on this machine, where plain text must not leave it.
+    local: Option<Local>,
     options: Arc<KafkaOptions>,
 }
 
 impl Observer {
-    /// Makes the client. It needs no cluster, and reports options that librdkafka refuses.
-    pub(super) fn new(options: &Arc<KafkaOptions>, group: &str) -> Result<Self, OpenError> {
-        let client = options.observer(group).create_with_context(Watch::default()).map_err(configured)?;
-        Ok(Self { client, options: Arc::clone(options) })
+    /// Makes the client; with `local`, when the brokers have been judged. It needs no cluster, and reports options that
+    /// librdkafka refuses.
+    pub(super) fn new(
+        options: &Arc<KafkaOptions>,
+        group: &str,
+        local: Option<Local>,
+    ) -> Result<Self, OpenError> {
+        let observer =
+            Self { group: group.to_owned(), client: OnceLock::new(), local, options: Arc::clone(options) };
+        if observer.local.is_none() {
+            observer.client()?;
+        }
+        Ok(observer)
+    }
+
+    /// The client. It connects by itself, so where plain text must not leave this machine the brokers are judged before.
+    fn client(&self) -> Result<&BaseConsumer<Watch>, OpenError> {
+        if let Some(client) = self.client.get() {
+            return Ok(client);
+        }
+        let config = self.options.observer(&self.group);
+        let client = config.create_with_context(Watch::default()).map_err(configured)?;
+        Ok(self.client.get_or_init(|| client))
     }
 
     /// How many partitions the topic has; `None` where there is no such topic. Does not wait long for a cluster that
-    /// is away.
+    /// is away, and refuses brokers that may not be reached.
     pub(super) fn partitions(&self, topic: &str) -> Result<Option<u32>, OpenError> {
-        let watch = self.client.context();
-        // What an earlier try met may be over.
-        watch.forget();
-        let (patience, servers) = (self.options.connect_timeout(), &self.options.bootstrap_servers);
-        let (started, mut wait) = (Instant::now(), LOOK);
-        loop {
-            let left = patience.saturating_sub(started.elapsed());
-            let error = match partitions_of(&self.client, topic, wait.min(left)) {
-                Ok(found) => return Ok(found),
-                Err(error) => error,
-            };
-            // Hands errors to the watch.
-            drop(self.client.poll(Duration::ZERO));
-            if let Some(what) = watch.hopeless() {
-                return Err(OpenError::Invalid(format!("kafka at {servers} turns us away: {what}")));
-            }
-            match unreachable(&error) {
-                OpenError::Unavailable(_) if started.elapsed() < patience => {
-                    wait = (wait * 2).min(patience.max(LOOK));
-                    // Some failures come at once.
-                    std::thread::sleep(PAUSE.min(patience.saturating_sub(started.elapsed())));
-                }
-                OpenError::Unavailable(what) => {
-                    let what = watch.last().unwrap_or(what);
-                    return Err(OpenError::Unavailable(format!(
-                        "kafka at {servers}, after {patience:?}: {what}"
-                    )));
-                }
-                other => return Err(other),
-            }
+        if let Some(local) = &self.local {
+            local.judge(&self.options)?;
         }
+        let client = self.client()?;
+        tried(
+            &self.options,
+            client.context(),
+            |wait| partitions_of(client, topic, wait),
+            || drop(client.poll(Duration::ZERO)),
+        )
     }
 
     /// The number of partitions of a topic, which must exist.
@@ -83,27 +86,26 @@ impl Observer {
     /// On how many brokers the least replicated partition of a topic, which must exist, is to be.
     pub(super) fn copies(&self, topic: &str) -> Result<usize, OpenError> {
         self.existing(topic)?;
-        let metadata = self.client.client().fetch_metadata(Some(topic), self.options.request_timeout());
+        let metadata = self.client()?.client().fetch_metadata(Some(topic), self.options.request_timeout());
         let metadata = metadata.map_err(|error| unreachable(&error))?;
         let found = metadata.topics().iter().filter(|found| found.name() == topic);
         let copies = found.flat_map(|found| found.partitions()).map(|one| one.replicas().len()).min();
         copies.ok_or_else(|| OpenError::Unavailable(format!("kafka: topic `{topic}` has no partitions now")))
     }
 
-    /// The lag of `group`, which must be the client's, in the topic.
+    /// The lag of `group`, which must be the client's, in the topic. The caller has had the brokers judged.
     pub(super) fn lag(&self, topic: &str, partitions: u32) -> Result<Lag, OpenError> {
-        let timeout = self.options.request_timeout();
+        let (client, timeout) = (self.client()?, self.options.request_timeout());
         let mut asked = TopicPartitionList::new();
         for partition in 0..partitions {
             asked.add_partition(topic, i32::try_from(partition).unwrap_or(i32::MAX));
         }
-        let committed = self.client.committed_offsets(asked, timeout).map_err(|error| unreachable(&error))?;
+        let committed = client.committed_offsets(asked, timeout).map_err(|error| unreachable(&error))?;
         let mut lag = Lag::default();
         for place in committed.elements() {
             // Else a partition whose offset is not known would count as one that has none.
             place.error().map_err(|error| unreachable(&error))?;
-            let (low, high) = self
-                .client
+            let (low, high) = client
                 .fetch_watermarks(topic, place.partition(), timeout)
                 .map_err(|error| unreachable(&error))?;
             // Where nothing is committed, or something outside of the log, reading starts at what is still kept.
@@ -115,6 +117,45 @@ impl Observer {
             lag.committed += u64::try_from(at).unwrap_or(0);
         }
         Ok(lag)
+    }
+}
+
+/// Asks until there is an answer, the cluster turns us away, or the patience of the options is over. `hand_over` hands the
+/// client's errors to the watch.
+pub(super) fn tried<T>(
+    options: &KafkaOptions,
+    watch: &Watch,
+    ask: impl Fn(Duration) -> Result<T, KafkaError>,
+    hand_over: impl Fn(),
+) -> Result<T, OpenError> {
+    // What an earlier try met may be over.
+    watch.forget();
+    let (patience, servers) = (options.connect_timeout(), &options.bootstrap_servers);
+    let (started, mut wait) = (Instant::now(), LOOK);
+    loop {
+        let left = patience.saturating_sub(started.elapsed());
+        let error = match ask(wait.min(left)) {
+            Ok(found) => return Ok(found),
+            Err(error) => error,
+        };
+        hand_over();
+        if let Some(what) = watch.hopeless() {
+            return Err(OpenError::Invalid(format!("kafka at {servers} turns us away: {what}")));
+        }
+        match unreachable(&error) {
+            OpenError::Unavailable(_) if started.elapsed() < patience => {
+                wait = (wait * 2).min(patience.max(LOOK));
+                // Some failures come at once.
+                std::thread::sleep(PAUSE.min(patience.saturating_sub(started.elapsed())));
+            }
+            OpenError::Unavailable(what) => {
+                let what = watch.last().unwrap_or(what);
+                return Err(OpenError::Unavailable(format!(
+                    "kafka at {servers}, after {patience:?}: {what}"
+                )));
+            }
+            other => return Err(other),
+        }
     }
 }
 
@@ -192,7 +233,7 @@ fn await_leaders(
     let wanted = usize::try_from(partitions).unwrap_or(usize::MAX);
     loop {
         let metadata =
-            observer.client.client().fetch_metadata(Some(topic), observer.options.request_timeout());
+            observer.client()?.client().fetch_metadata(Some(topic), observer.options.request_timeout());
         let led = metadata.as_ref().map(|metadata| {
             let topics = metadata.topics().iter().filter(|found| found.name() == topic);
             topics.flat_map(|found| found.partitions()).filter(|one| one.leader() >= 0).count()

@@ -26,6 +26,7 @@ mod cluster;
 mod committer;
 mod consumer;
 mod finished;
+mod local;
 mod native;
 mod options;
 mod producer;
@@ -40,6 +41,7 @@ pub use windfall_tls::TlsOptions;
 use self::cluster::Observer;
 use self::committer::Committer;
 use self::consumer::KafkaConsumer;
+use self::local::Local;
 use self::producer::KafkaProducer;
 use self::shared::Shared;
 use self::thread::Reader;
@@ -70,7 +72,7 @@ impl KafkaBroker {
     pub fn open(options: &KafkaOptions) -> Result<Arc<Self>, OpenError> {
         options.check()?;
         let options = Arc::new(options.clone());
-        let observer = Arc::new(Observer::new(&options, "windfall-open")?);
+        let observer = Arc::new(Observer::new(&options, "windfall-open", Local::new(&options)?)?);
         Ok(Arc::new(Self { options, observer, members: Arc::default(), lost_assignments: Arc::default() }))
     }
 
@@ -117,7 +119,7 @@ impl Broker for KafkaBroker {
         let (options, observer) = (Arc::clone(&self.options), Arc::clone(&self.observer));
         blocking(move || {
             let partitions = observer.existing(&topic)?;
-            Observer::new(&options, &group)?.lag(&topic, partitions)
+            Observer::new(&options, &group, None)?.lag(&topic, partitions)
         })
         .await
     }

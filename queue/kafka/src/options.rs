@@ -20,7 +20,7 @@ pub struct KafkaOptions {
     /// Named in the broker's logs and quotas. Default `windfall`.
     pub client_id: String,
     /// TLS to the brokers, each of which must bear the name that it is known by; there is no `server_name` here. Default:
-    /// none, which only brokers on this machine are reached without.
+    /// none, which only brokers on this machine are reached without, also by what the cluster names them.
     pub tls: Option<TlsOptions>,
     /// The password of `tls.key_file`. Default none.
     pub tls_key_password: Option<Secret>,
@@ -88,8 +88,8 @@ pub struct KafkaOptions {
     /// beyond, read or not. 1 GiB or more, or −1 for no limit; default −1: a full disk refuses records, and nothing
     /// is lost by that.
     pub retention_bytes: i64,
-    /// Further settings of librdkafka, as they are. Those that the options above stand for, and those on which the
-    /// contract depends, are refused.
+    /// Further settings of librdkafka, as they are. Those that the options above stand for, those on which the contract
+    /// depends, and those of TLS (`ssl.*` but for ciphers, curves and signatures) are refused.
     pub librdkafka: BTreeMap<String, String>,
 }
 
@@ -228,14 +228,18 @@ const OWNED: &[&str] = &[
     "security.protocol",
     "session.timeout.ms",
     "socket.timeout.ms",
-    "ssl.ca.location",
-    "ssl.certificate.location",
-    "ssl.endpoint.identification.algorithm",
-    "ssl.key.location",
-    "ssl.key.password",
     "topic.metadata.refresh.interval.ms",
     "transactional.id",
 ];
+
+/// The settings of TLS that are left to operators: none of them makes a broker trusted.
+const TLS_FREE: &[&str] = &["ssl.cipher.suites", "ssl.curves.list", "ssl.sigalgs.list"];
+
+/// Whether a setting could change which brokers are trusted, or what is shown to them.
+fn is_of_tls(key: &str) -> bool {
+    let is_ssl = key.starts_with("ssl.") || key.starts_with("ssl_");
+    (is_ssl && !TLS_FREE.contains(&key)) || key == "enable.ssl.certificate.verification"
+}
 
 /// What a batch and its records cost beside payloads and keys.
 pub(super) const OVERHEAD_BYTES: u32 = 16 << 10;
@@ -286,6 +290,12 @@ impl KafkaOptions {
         if let Some(owned) = self.librdkafka.keys().find(|key| OWNED.contains(&key.as_str())) {
             return invalid(format!(
                 "librdkafka.\"{owned}\" is set by the driver: use the option that stands for it"
+            ));
+        }
+        if let Some(key) = self.librdkafka.keys().find(|key| is_of_tls(key)) {
+            return invalid(format!(
+                "librdkafka.\"{key}\" cannot be set: `tls` says which brokers are trusted, and their certificates are always \
+                 verified"
             ));
         }
         self.check_address()?;
@@ -487,6 +497,44 @@ mod tests {
         assert!(KafkaOptions { tls: tls.clone(), ..KafkaOptions::at(at) }.check().is_ok());
         let both = KafkaOptions { tls, plaintext: true, ..KafkaOptions::at(at) };
         assert!(both.check().unwrap_err().to_string().contains("contradict"));
+    }
+
+    #[test]
+    fn a_setting_that_weakens_tls_is_refused() {
+        let with = |key: &str| {
+            let librdkafka = [(key.to_owned(), "false".to_owned())].into();
+            let tls = Some(TlsOptions::default());
+            KafkaOptions { librdkafka, tls, ..KafkaOptions::at("kafka:9092") }.check()
+        };
+        for key in [
+            "enable.ssl.certificate.verification",
+            "ssl.ca.certificate.stores",
+            "ssl.ca.location",
+            "ssl.ca.pem",
+            "ssl.certificate.location",
+            "ssl.certificate.pem",
+            "ssl.certificate.verify_cb",
+            "ssl.crl.location",
+            "ssl.endpoint.identification.algorithm",
+            "ssl.engine.id",
+            "ssl.engine.location",
+            "ssl.key.location",
+            "ssl.key.password",
+            "ssl.key.pem",
+            "ssl.keystore.location",
+            "ssl.keystore.password",
+            "ssl.providers",
+            "ssl_ca",
+            "ssl_certificate",
+            "ssl_engine_callback_data",
+            "ssl_key",
+        ] {
+            let refused = with(key).unwrap_err().to_string();
+            assert!(refused.contains(&format!("librdkafka.\"{key}\" cannot be set")), "{refused}");
+        }
+        for key in TLS_FREE {
+            assert_eq!(with(key), Ok(()), "{key}");
+        }
     }
 
     #[test]

@@ -336,3 +336,21 @@ async fn a_partition_that_went_while_all_was_held_is_read_when_it_is_back() {
     }
     first.close().await;
 }
+
+/// A port of this machine may lead to a cluster elsewhere, whose brokers clients are then told to connect to.
+#[test]
+#[ignore = "needs real servers: ./dev test runs it"]
+fn brokers_that_a_cluster_names_on_another_machine_are_refused_without_tls() {
+    let advertised = "PLAINTEXT://kafka-2.invalid:9092".to_owned();
+    let properties = vec![("advertised.listeners".to_owned(), advertised)];
+    let server = Private::start(ServerOptions { properties, ..ServerOptions::default() }).unwrap();
+    let broker = KafkaBroker::open(&options(server.url(), prefix("elsewhere"))).unwrap();
+    for _ in 0..2 {
+        match broker.ensure_topic("t", 1) {
+            Err(OpenError::Invalid(what)) => {
+                assert!(what.contains("kafka-2.invalid is not on this machine"), "{what}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
