@@ -120,9 +120,9 @@ impl Upstream {
         }
     }
 
-    /// Whether it has said which paths it serves.
+    /// Whether it has said which paths it serves. This process is not asked.
     pub(crate) fn is_known(&self) -> bool {
-        matches!(self.route, Route::Local(_)) || self.paths.lock().is_some()
+        self.paths.lock().is_some()
     }
 
     /// Asks for the paths that it serves.

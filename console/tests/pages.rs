@@ -113,8 +113,11 @@ async fn the_flow_is_followed_without_a_viewer_and_has_the_rules_with_it() {
     let flow = browser.get("/console/api/flow").await.json();
     assert_eq!(flow["instances"][0]["name"], "this process");
     assert_eq!(flow["rules"]["queues"][0]["name"], "cash");
-    let history = browser.get("/console/api/history").await.json();
-    assert!(!history["at_ms"].as_array().unwrap().is_empty());
+    until("the charts are written", async || {
+        let history = browser.get("/console/api/history").await.json();
+        history["at_ms"].as_array().is_some_and(|at_ms| !at_ms.is_empty())
+    })
+    .await;
 }
 
 #[tokio::test]

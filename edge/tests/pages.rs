@@ -59,8 +59,13 @@ async fn announce(running: &Running, header: &str) -> TcpStream {
 
 #[tokio::test]
 async fn pages_that_are_full_take_nothing_from_calls_nor_from_strangers() {
-    let limits =
-        ServeOptions { calls_max: 1, bodies_bytes_max: 4 << 10, body_bytes_max: 1 << 10, ..options() };
+    let limits = ServeOptions {
+        calls_max: 1,
+        bodies_bytes_max: 4 << 10,
+        body_bytes_max: 1 << 10,
+        body_timeout_ms: 300_000,
+        ..options()
+    };
     let running = running(limits).await;
     let address = running.server.address();
     let mut waiting = Vec::new();
