@@ -197,7 +197,7 @@ export function ArchivePage({ query }: { query: URLSearchParams }) {
                   {t("arc.replayN", { n: chosen.size })}
                 </button>
                 <span class="grow" />
-                <button type="button" disabled={after.length === 1} onClick={() => setAfter(after.slice(0, -1))}>
+                <button type="button" aria-label={t("act.before")} disabled={after.length === 1} onClick={() => setAfter(after.slice(0, -1))}>
                   ←
                 </button>
                 <span>{after.length}</span>
@@ -396,7 +396,7 @@ function ReplayDialog(props: {
         columns={[
           { head: t("col.reason"), cell: (group) => group.reason },
           { head: t("col.type"), cell: (group) => group.type },
-          { head: "n", cell: (group) => num(group.count), isNumber: true },
+          { head: t("col.count"), cell: (group) => num(group.count), isNumber: true },
           { head: t("col.amount"), cell: (group) => num(group.amount), isNumber: true },
         ]}
       />
