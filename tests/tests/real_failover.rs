@@ -334,7 +334,9 @@ impl Pipeline {
     fn close(self, runtime: &tokio::runtime::Runtime) {
         assert_eq!(self.sdk.close_blocking(Duration::from_secs(20)).packs_left, 0);
         for consumer in self.consumers {
-            let report = runtime.block_on(consumer.drain(Duration::from_secs(10))).unwrap();
+            // After a freeze, an acknowledgement tries again for twice the deadline of its calls, and so does each step
+            // of leaving after it.
+            let report = runtime.block_on(consumer.drain(Duration::from_secs(60))).unwrap();
             assert!(report.is_clean(), "{report:?}");
         }
         self.fanout.close(Duration::from_secs(10));

@@ -59,9 +59,9 @@ pub struct LimitArgs {
     /// The bucket of each type that has none of its own
     #[arg(long, group = "bucket")]
     default: bool,
-    /// TYPE RATE [BURST], or RATE [BURST] with one of the options above. RATE is in events per second, 0 to 100000000; 0
-    /// admits nothing. BURST is the number of events that pass at once after an idle time, 1 to 10000000; without it the burst
-    /// stays as it is
+    /// The bonus type, unless one of the options above is given; then the rate in events per second, 0 to 100000000, where
+    /// 0 admits nothing; then, if it is to change, the burst: the number of events that pass at once after an idle time, 1
+    /// to 10000000
     #[arg(required = true, num_args = 1..=3, value_names = ["TYPE", "RATE", "BURST"])]
     what: Vec<String>,
     #[command(flatten)]

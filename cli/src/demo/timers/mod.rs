@@ -52,7 +52,8 @@ pub struct TimersArgs {
     /// the store is closed and opened again [default without a number: 300000]
     #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "300000", help_heading = "Timers",
           value_parser = clap::value_parser!(u64).range(1_000..=10_000_000),
-          conflicts_with_all = ["rewards", "users", "seconds_of_rain", "resume", "calm", "swap", "BackendArgs"])]
+          conflicts_with_all = ["rewards", "users", "seconds_of_rain", "resume", "calm", "swap", "kafka",
+                               "kafka2", "rocketmq", "redis", "postgres", "etcd", "ReachArgs"])]
     pub timers: Option<u64>,
     /// The seconds over which the timers' due times are spread
     #[arg(long, value_name = "N", default_value_t = 60, requires = "timers", help_heading = "Timers",
