@@ -39,6 +39,24 @@ pub trait ChangeRules: Send + Sync {
     /// [`SetError`], [`SetError::Refused`] too: a document of old may name a broker that is gone.
     fn rollback(&self, version: u64, who: &str, why: &str, now_ms: u64) -> Result<Written, SetError>;
 
+    /// As [`ChangeRules::rollback`], for whom was shown version `based_on`: where another one is there now, nothing is
+    /// written, since it would take back a change that was not seen.
+    ///
+    /// # Errors
+    /// [`SetError::Conflict`], and those of a rollback.
+    fn rollback_from(
+        &self,
+        based_on: u64,
+        version: u64,
+        who: &str,
+        why: &str,
+        now_ms: u64,
+    ) -> Result<Written, SetError> {
+        let text = self.history()?.text_of(version).ok_or(SetError::UnknownVersion(version))?;
+        let text = with_version(&text, based_on).unwrap_or(text);
+        self.set(&text, who, &rollback_reason(version, why), now_ms)
+    }
+
     /// Every change that was made by [`ChangeRules::set`] and [`ChangeRules::rollback`].
     ///
     /// # Errors

@@ -44,7 +44,9 @@ struct Rollback {
 impl Inner {
     /// Answers a request that has passed the door. Its session may have ended while its body came.
     pub(crate) async fn answer(&self, request: &Request<Bytes>, visitor: Visitor) -> Result<Answer, Refused> {
-        let signed_in = self.signed_in(request.headers(), visitor, Use::ByItself)?;
+        let cookie = self.cookie(request.uri(), request.headers(), visitor);
+        let signed_in = self.signed_in(request.headers(), &cookie, Use::ByItself)?;
+        self.watch();
         let path = api_path(request.uri().path()).ok_or_else(nothing_here)?;
         if let Some(path) = path.strip_prefix("call") {
             check_method(request.method(), &[Method::POST])?;
@@ -59,7 +61,6 @@ impl Inner {
         match path {
             "flow" => {
                 check_method(request.method(), &[Method::GET])?;
-                self.watch();
                 Ok(Answer::written(&self.flow.newest(), request.headers()))
             }
             "history" => {

@@ -24,9 +24,9 @@ use windfall_contract::Clock;
 use windfall_edge::{AccessSource, ByHead, LocalCalls, Metrics, Pages, Visitor};
 use zeroize::Zeroizing;
 
-/// Seconds between two looks at the rules, and at services whose paths are not known.
+/// Seconds between two looks at the rules, and at services whose paths are not known, while somebody looks.
 const LOOK_EVERY: u64 = 5;
-/// Seconds between two questions to all services what they serve.
+/// Seconds between two questions to all services what they serve, and between two looks while nobody looks.
 const LEARN_EVERY: u64 = 60;
 /// Seconds between two points of the charts.
 const HISTORY_EVERY: u64 = 10;
@@ -88,7 +88,7 @@ pub(crate) struct Inner {
     pub(crate) upstreams: Vec<Upstream>,
     /// The console's own key, for its scrapes.
     pub(crate) key: Zeroizing<String>,
-    /// When somebody has asked for a sample last, by the monotonic clock; 0: never.
+    /// When somebody who has signed in has asked for something last, by the monotonic clock; 0: never.
     asked_ns: AtomicU64,
     clock: Clock,
 }
@@ -155,10 +155,11 @@ impl Console {
         let (mut count, mut form) = (0_u64, Arc::new(Value::Null));
         loop {
             every.tick().await;
-            if count.is_multiple_of(LOOK_EVERY) {
+            let is_watched = self.0.is_watched();
+            if count.is_multiple_of(if is_watched { LOOK_EVERY } else { LEARN_EVERY }) {
                 self.0.look(&mut form, count.is_multiple_of(LEARN_EVERY)).await;
             }
-            if self.0.is_watched() || count.is_multiple_of(UNWATCHED_EVERY) {
+            if is_watched || count.is_multiple_of(UNWATCHED_EVERY) {
                 self.sample(Arc::clone(&form), count.is_multiple_of(HISTORY_EVERY)).await;
             }
             count += 1;
@@ -214,7 +215,7 @@ impl Pages for Console {
 }
 
 impl Inner {
-    /// Somebody looks at the flow.
+    /// Somebody is there.
     pub(crate) fn watch(&self) {
         self.asked_ns.store(self.clock.monotonic_ns(), Relaxed);
     }

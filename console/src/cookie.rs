@@ -5,36 +5,63 @@ use http::{HeaderMap, HeaderValue, Method, Uri, header};
 
 /// The header that proves that a changing request comes from the console's own page.
 pub(crate) const CSRF: &str = "x-windfall-csrf";
-/// The cookie where the connection is not encrypted.
+/// The cookie's name where the connection is not encrypted.
 const PLAIN: &str = "windfall-console";
-/// The cookie where it is: browsers take it only with `Secure`, for this host alone, and for all of its paths.
+/// The cookie's name where it is: browsers take it only with `Secure`, for this host alone, and for all of its paths.
 const SECURE: &str = "__Host-windfall-console";
 
-/// The cookie that begins a session.
-pub(crate) fn begin(name: &str, is_secure: bool) -> Result<HeaderValue, Refused> {
-    let cookie = match is_secure {
-        true => format!("{SECURE}={name}; Path=/; HttpOnly; SameSite=Strict; Secure"),
-        false => format!("{PLAIN}={name}; Path=/console/; HttpOnly; SameSite=Strict"),
-    };
-    let mut value = HeaderValue::from_str(&cookie).map_err(|_| Refused::unavailable("there is no cookie"))?;
-    value.set_sensitive(true);
-    Ok(value)
+/// The cookie of a console. Browsers keep cookies apart by host and not by port, so its name has the port that the browser
+/// asked: consoles at two ports of one host, such as those of two tunnels, do not end each other's sessions.
+pub(crate) struct Cookie {
+    name: String,
+    is_secure: bool,
 }
 
-/// The cookie that takes it away.
-pub(crate) const fn end(is_secure: bool) -> HeaderValue {
-    HeaderValue::from_static(match is_secure {
-        true => "__Host-windfall-console=; Path=/; HttpOnly; SameSite=Strict; Secure; Max-Age=0",
-        false => "windfall-console=; Path=/console/; HttpOnly; SameSite=Strict; Max-Age=0",
-    })
+impl Cookie {
+    pub(crate) fn of(uri: &Uri, headers: &HeaderMap, is_secure: bool) -> Self {
+        let own = if is_secure { SECURE } else { PLAIN };
+        let port = own_authority(uri, headers)
+            .and_then(|authority| authority.rsplit_once(':'))
+            .and_then(|(_, port)| port.parse::<u16>().ok());
+        let name = port.map_or_else(|| own.to_owned(), |port| format!("{own}-{port}"));
+        Self { name, is_secure }
+    }
+
+    /// What begins a session.
+    pub(crate) fn begin(&self, session: &str) -> Result<HeaderValue, Refused> {
+        self.value(session, "")
+    }
+
+    /// What takes the cookie away.
+    pub(crate) fn end(&self) -> Result<HeaderValue, Refused> {
+        self.value("", "; Max-Age=0")
+    }
+
+    /// The session's name in a request.
+    pub(crate) fn find<'a>(&self, headers: &'a HeaderMap) -> Option<&'a str> {
+        let all = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
+        all.flat_map(|text| text.split(';'))
+            .find_map(|one| one.trim().split_once('=').filter(|(name, _)| *name == self.name))
+            .map(|(_, session)| session)
+    }
+
+    fn value(&self, session: &str, rest: &str) -> Result<HeaderValue, Refused> {
+        let (name, shared) = (&self.name, "HttpOnly; SameSite=Strict");
+        let cookie = match self.is_secure {
+            true => format!("{name}={session}; Path=/; {shared}; Secure{rest}"),
+            false => format!("{name}={session}; Path=/console/; {shared}{rest}"),
+        };
+        let mut value =
+            HeaderValue::from_str(&cookie).map_err(|_| Refused::unavailable("there is no cookie"))?;
+        value.set_sensitive(true);
+        Ok(value)
+    }
 }
 
-/// The session's name in a request.
-pub(crate) fn find(headers: &HeaderMap, is_secure: bool) -> Option<&str> {
-    let own = if is_secure { SECURE } else { PLAIN };
-    let all = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
-    all.flat_map(|text| text.split(';'))
-        .find_map(|one| one.trim().split_once('=').filter(|(name, _)| *name == own).map(|(_, value)| value))
+/// The host and port that the browser asked for.
+fn own_authority<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Option<&'a str> {
+    let host = || headers.get(header::HOST).map(|value| value.to_str().unwrap_or("?"));
+    uri.authority().map(http::uri::Authority::as_str).or_else(host)
 }
 
 /// Refuses what another site lets a browser send. A browser says where a request comes from by `sec-fetch-site` or by
@@ -50,7 +77,7 @@ pub(crate) fn check_origin(method: &Method, uri: &Uri, headers: &HeaderMap) -> R
         Some(_) => return Err(Refused::forbidden("the request comes from another site")),
         None => {}
     }
-    let own = uri.authority().map(http::uri::Authority::as_str).or_else(|| text("host"));
+    let own = own_authority(uri, headers);
     match text("origin") {
         Some(origin) if origin.split_once("://").map(|(_, host)| host) != own => {
             Err(Refused::forbidden("the request comes from another origin"))
@@ -71,20 +98,34 @@ mod tests {
         headers
     }
 
-    #[test]
-    fn a_cookie_is_out_of_reach_of_scripts_and_of_other_sites() {
-        let secure = begin("n", true).unwrap();
-        assert_eq!(secure, "__Host-windfall-console=n; Path=/; HttpOnly; SameSite=Strict; Secure");
-        let plain = begin("n", false).unwrap();
-        assert_eq!(plain, "windfall-console=n; Path=/console/; HttpOnly; SameSite=Strict");
-        assert!(secure.is_sensitive());
+    fn cookie(host: &'static str, is_secure: bool) -> Cookie {
+        Cookie::of(&Uri::from_static("/console/"), &headers(&[("host", host)]), is_secure)
     }
 
     #[test]
-    fn a_cookie_is_found_by_its_whole_name_and_never_by_the_other_one() {
-        let sent = headers(&[("cookie", "a=1; xwindfall-console=2"), ("cookie", "windfall-console=3; b=4")]);
-        assert_eq!((find(&sent, false), find(&sent, true)), (Some("3"), None));
-        assert_eq!(find(&headers(&[]), false), None);
+    fn a_cookie_is_out_of_reach_of_scripts_and_of_other_sites() {
+        let secure = cookie("h", true).begin("n").unwrap();
+        assert_eq!(secure, "__Host-windfall-console=n; Path=/; HttpOnly; SameSite=Strict; Secure");
+        let plain = cookie("h", false).begin("n").unwrap();
+        assert_eq!(plain, "windfall-console=n; Path=/console/; HttpOnly; SameSite=Strict");
+        let gone = cookie("h", true).end().unwrap();
+        assert_eq!(gone, "__Host-windfall-console=; Path=/; HttpOnly; SameSite=Strict; Secure; Max-Age=0");
+        assert!(secure.is_sensitive() && plain.is_sensitive());
+    }
+
+    #[test]
+    fn a_cookie_is_found_by_its_whole_name_and_never_by_another_one() {
+        let sent = headers(&[
+            ("cookie", "a=1; xwindfall-console=2; windfall-console-8450=5"),
+            ("cookie", "windfall-console=3; b=4"),
+        ]);
+        assert_eq!((cookie("h", false).find(&sent), cookie("h", true).find(&sent)), (Some("3"), None));
+        assert_eq!(cookie("h", false).find(&headers(&[])), None);
+        let of_port = ["h:8450", "h:8449", "[::1]:8450", "[::1]", "h:"];
+        let found = of_port.map(|host| cookie(host, false).find(&sent));
+        assert_eq!(found, [Some("5"), None, Some("5"), Some("3"), Some("3")]);
+        let over_http2 = Cookie::of(&Uri::from_static("https://h:8450/console/"), &headers(&[]), false);
+        assert_eq!(over_http2.find(&sent), Some("5"));
     }
 
     #[test]

@@ -3,13 +3,13 @@
 
 use crate::answer::{Answer, Refused};
 use crate::console::Inner;
-use crate::cookie;
+use crate::cookie::{self, Cookie};
 use crate::gateway;
 use crate::options::{CALL_BYTES_MAX, ROLLBACK_BYTES_MAX, RULES_BYTES_MAX};
 use crate::session::{Session, Use};
 use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use serde_json::{Value, json};
 use std::net::IpAddr;
 use windfall_edge::{Caller, Role, Visitor};
@@ -54,12 +54,13 @@ impl Inner {
             let file = self.assets.answer(path, &head.headers).ok_or_else(nothing_here)?;
             return Ok(AtDoor::Answered(file));
         };
+        let cookie = self.cookie(&head.uri, &head.headers, visitor);
         if path == "session" && head.method == Method::POST {
-            return self.sign_in(&head.headers, visitor).map(AtDoor::Answered);
+            return self.sign_in(&head.headers, &cookie, visitor).map(AtDoor::Answered);
         }
         // A page that asks by itself is not a person that is there.
         let used = if matches!(path, "flow" | "history") { Use::ByItself } else { Use::ByPerson };
-        let signed_in = self.signed_in(&head.headers, visitor, used)?;
+        let signed_in = self.signed_in(&head.headers, &cookie, used)?;
         if head.method != Method::GET {
             let proof = head.headers.get(cookie::CSRF).and_then(|value| value.to_str().ok());
             if !proof.is_some_and(|proof| signed_in.session.is_proved_by(proof)) {
@@ -70,7 +71,7 @@ impl Inner {
         if path == "session" {
             check_method(&head.method, &[Method::GET, Method::DELETE])?;
             return Ok(AtDoor::Answered(match head.method {
-                Method::DELETE => self.sign_out(&head.headers, visitor, &signed_in.caller),
+                Method::DELETE => self.sign_out(&head.headers, &cookie, &signed_in.caller)?,
                 _ => Answer::json(StatusCode::OK, &self.who(&signed_in)),
             }));
         }
@@ -81,10 +82,10 @@ impl Inner {
     pub(crate) fn signed_in(
         &self,
         headers: &HeaderMap,
-        visitor: Visitor,
+        cookie: &Cookie,
         used: Use,
     ) -> Result<SignedIn, Refused> {
-        let name = cookie::find(headers, self.is_secure(visitor)).ok_or_else(signed_out)?;
+        let name = cookie.find(headers).ok_or_else(signed_out)?;
         let session = self.sessions.find(name, used).ok_or_else(signed_out)?;
         match self.caller_of(&session.key) {
             Some(caller) => Ok(SignedIn { session, caller }),
@@ -97,14 +98,15 @@ impl Inner {
 
     /// The key comes in a header, as it does to the services: another site's form cannot set it, and nothing of a stranger's
     /// body is read.
-    fn sign_in(&self, headers: &HeaderMap, visitor: Visitor) -> Result<Answer, Refused> {
+    fn sign_in(&self, headers: &HeaderMap, cookie: &Cookie, visitor: Visitor) -> Result<Answer, Refused> {
         let address = visitor.address.ip().to_canonical();
         self.check_transport(visitor, address)?;
         let key = bearer(headers)?;
         let Some(caller) = self.caller_of(key.trim()) else {
-            tracing::warn!(%address, "an attempt to sign in to the console failed");
             return Err(match self.sessions.failed(address) {
                 Ok(()) => {
+                    // Not beyond the count: strangers must not fill the log.
+                    tracing::warn!(%address, "an attempt to sign in to the console failed");
                     Refused::new(StatusCode::UNAUTHORIZED, "UNAUTHENTICATED", "the key is not known here")
                 }
                 Err(after_s) => {
@@ -119,8 +121,7 @@ impl Inner {
                 "no page is for this key: it needs the role `operate`, `verify` or `schedule`",
             ));
         }
-        let is_secure = self.is_secure(visitor);
-        if let Some(old) = cookie::find(headers, is_secure) {
+        if let Some(old) = cookie.find(headers) {
             self.sessions.end(old);
         }
         let (name, session) = self
@@ -129,17 +130,16 @@ impl Inner {
             .map_err(|error| Refused::unavailable(error.to_string()))?;
         tracing::info!(caller = %caller.name, %address, "signed in to the console");
         let answer = Answer::json(StatusCode::OK, &self.who(&SignedIn { session, caller }));
-        Ok(answer.with(header::SET_COOKIE, cookie::begin(&name, is_secure)?))
+        Ok(answer.with(header::SET_COOKIE, cookie.begin(&name)?))
     }
 
-    fn sign_out(&self, headers: &HeaderMap, visitor: Visitor, caller: &Caller) -> Answer {
-        let is_secure = self.is_secure(visitor);
-        if let Some(name) = cookie::find(headers, is_secure) {
+    fn sign_out(&self, headers: &HeaderMap, cookie: &Cookie, caller: &Caller) -> Result<Answer, Refused> {
+        if let Some(name) = cookie.find(headers) {
             self.sessions.end(name);
         }
         tracing::info!(caller = %caller.name, "signed out of the console");
         let gone = Answer::json(StatusCode::OK, &json!({}));
-        gone.with(header::SET_COOKIE, cookie::end(is_secure))
+        Ok(gone.with(header::SET_COOKIE, cookie.end()?))
     }
 
     /// A key that has crossed a network in the clear is not secret any more: better refuse the first one than take many.
@@ -155,6 +155,11 @@ impl Inner {
 
     fn caller_of(&self, key: &str) -> Option<Caller> {
         self.access.caller_of_key(key).filter(|caller| *caller.tenant == *self.tenant)
+    }
+
+    /// The cookie of the console that this visitor reached.
+    pub(crate) fn cookie(&self, uri: &Uri, headers: &HeaderMap, visitor: Visitor) -> Cookie {
+        Cookie::of(uri, headers, self.is_secure(visitor))
     }
 
     const fn is_secure(&self, visitor: Visitor) -> bool {
@@ -187,8 +192,11 @@ fn body_bytes_max(head: &Parts, path: &str, caller: &Caller) -> usize {
 }
 
 fn bearer(headers: &HeaderMap) -> Result<Zeroizing<String>, Refused> {
-    let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let mut all = headers.get_all(header::AUTHORIZATION).iter();
+    // Given twice, readers of the first and of the last one would disagree.
+    let given = all.next().filter(|_| all.next().is_none());
     let key = given
+        .and_then(|value| value.to_str().ok())
         .and_then(|text| text.split_once(' '))
         .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
     key.map(|(_, key)| Zeroizing::new(key.to_owned()))

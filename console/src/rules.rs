@@ -115,9 +115,7 @@ impl RulesDesk {
 
     /// Changes the rules, for whom the caller has found to be allowed to. An error that is not a refusal leaves open whether they were changed.
     pub(crate) async fn change(&self, wanted: Wanted, who: String, why: String) -> Result<Value, Refused> {
-        if let Wanted::Rollback { based_on, .. } = &wanted {
-            self.check_base(*based_on).await?;
-        }
+        let is_rollback = matches!(wanted, Wanted::Rollback { .. });
         let written = self
             .blocking(move |own| {
                 let now_ms = own.clock.unix_ms();
@@ -128,11 +126,17 @@ impl RulesDesk {
                         }
                         own.store.set(&text, &who, &why, now_ms)
                     }
-                    Wanted::Rollback { version, .. } => own.store.rollback(version, &who, &why, now_ms),
+                    Wanted::Rollback { version, based_on: Some(based_on) } => {
+                        own.store.rollback_from(based_on, version, &who, &why, now_ms)
+                    }
+                    Wanted::Rollback { version, based_on: None } => {
+                        own.refuse_valid()?;
+                        own.store.rollback(version, &who, &why, now_ms)
+                    }
                 }
             })
             .await?
-            .map_err(not_set)?;
+            .map_err(|error| if is_rollback { not_rolled_back(error) } else { not_set(error) })?;
         let (version, changed) = match written {
             Written::Changed { version } => (version, true),
             Written::Unchanged { version } => (version, false),
@@ -140,29 +144,19 @@ impl RulesDesk {
         Ok(json!({ "version": version, "changed": changed }))
     }
 
-    /// A rollback takes back every change since its version: who asks for it must have seen the last one.
-    async fn check_base(&self, based_on: Option<u64>) -> Result<(), Refused> {
-        let text = self.blocking(|own| own.store.show()).await?.map_err(unreadable)?;
-        let current = parse_rules(&text, None).ok().map(|rules| rules.version);
-        if current == based_on {
-            return Ok(());
-        }
-        let name = |version: Option<u64>| {
-            version.map_or("no version".to_owned(), |version| format!("version {version}"))
-        };
-        let what = format!(
-            "the rules have {} now, and you were shown {}: look at what has changed, and roll back again",
-            name(current),
-            name(based_on)
-        );
-        Err(Refused::new(StatusCode::CONFLICT, "ABORTED", what))
-    }
-
     /// What a sample of the flow says about the rules; null where they cannot be read.
     pub(crate) async fn form(&self) -> Value {
         let shown = self.blocking(|own| own.store.show()).await;
         let Ok(Ok(text)) = shown else { return Value::Null };
         parse_rules(&text, None).map_or(Value::Null, |rules| form(&rules))
+    }
+
+    /// Whoever was shown a document that was no rules has not seen the ones that are there now.
+    fn refuse_valid(&self) -> Result<(), SetError> {
+        match parse_rules(&self.store.show()?, None) {
+            Ok(rules) => Err(SetError::Conflict { based_on: 0, current: rules.version }),
+            Err(_) => Ok(()),
+        }
     }
 
     /// A store may know no brokers, where the console does.
@@ -221,6 +215,15 @@ fn closed() -> Refused {
 
 fn unreadable(error: ReadError) -> Refused {
     Refused::unavailable(error.to_string())
+}
+
+/// A rollback takes back every change since its version: who asks for it must have seen the last one.
+fn not_rolled_back(error: SetError) -> Refused {
+    let SetError::Conflict { current, .. } = error else { return not_set(error) };
+    let what = format!(
+        "the rules have version {current} now, which you were not shown: look at what has changed, and roll back again"
+    );
+    Refused::new(StatusCode::CONFLICT, "ABORTED", what)
 }
 
 fn not_set(error: SetError) -> Refused {

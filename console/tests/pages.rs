@@ -121,6 +121,26 @@ async fn the_flow_is_followed_without_a_viewer_and_has_the_rules_with_it() {
 }
 
 #[tokio::test]
+async fn rules_that_cannot_be_read_any_more_are_not_shown_as_those_in_force() {
+    let running = start(ConsoleOptions::default()).await;
+    let browser = Browser::signed_in(&running, &running.keys.operate).await;
+    let rules = async || browser.get("/console/api/flow").await.json()["rules"].clone();
+    until("the rules are seen", async || rules().await["version"] == 1).await;
+    assert_eq!(rules().await["is_stale"], Value::Null);
+    let place = running.folder.path().join("rules.toml");
+    for broken in [Some("version = \n"), None] {
+        match broken {
+            Some(text) => std::fs::write(&place, text).unwrap(),
+            None => std::fs::remove_file(&place).unwrap(),
+        }
+        until("they are marked", async || rules().await["is_stale"] == true).await;
+        assert_eq!(rules().await["version"], 1, "what was read last is still shown");
+        std::fs::write(&place, RULES).unwrap();
+        until("they are there again", async || rules().await["is_stale"] == Value::Null).await;
+    }
+}
+
+#[tokio::test]
 async fn rules_are_shown_and_changed_only_where_an_option_says_so() {
     let running = start(ConsoleOptions::default()).await;
     let browser = Browser::signed_in(&running, &running.keys.operate).await;
@@ -189,6 +209,11 @@ async fn a_change_of_the_rules_is_checked_kept_with_who_and_why_and_rolled_back(
     let back = browser.post("/console/api/rules/rollback", &rollback(2)).await;
     assert_eq!(back.json()["version"], 3);
     assert!(running.rules.show().unwrap().contains("ratio = 50"));
+    let history: Value = browser.get("/console/api/rules/history").await.json();
+    assert_eq!(history["changes"][0]["why"], "rollback to version 1: it was not");
+    let nothing = json!({ "version": 2, "based_on": null, "why": "it was not" });
+    let unseen = browser.post("/console/api/rules/rollback", &nothing).await;
+    assert_eq!(unseen.status, 409, "who was shown no rules has not seen these: {}", unseen.message());
     assert_eq!(
         browser
             .post("/console/api/rules/rollback", &json!({ "version": 9, "based_on": 3, "why": "x" }))

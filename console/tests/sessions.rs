@@ -4,10 +4,31 @@
 
 mod fixture;
 
-use fixture::{Browser, start, until};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use fixture::{Browser, Keys, parts, start, until};
+use http::request::Builder;
+use http::{Method, Response};
 use serde_json::json;
-use windfall_console::ConsoleOptions;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use windfall_console::{Console, ConsoleOptions, Parts};
+use windfall_contract::Clock;
 use windfall_edge::{ByHead, Pages, Visitor};
+
+/// What a console decides by the head of a request; none where the request passes on.
+fn at_door(
+    console: &Console,
+    request: Builder,
+    address: &str,
+    is_tls: bool,
+) -> Option<Response<bytes::Bytes>> {
+    let (head, ()) = request.body(()).unwrap().into_parts();
+    match console.by_head(&head, Visitor { address: address.parse().unwrap(), is_tls }) {
+        ByHead::Answer(answer) => Some(answer),
+        ByHead::Known { .. } => None,
+    }
+}
 
 #[tokio::test]
 async fn a_session_begins_with_a_key_and_ends_with_a_sign_out() {
@@ -78,16 +99,60 @@ async fn a_form_cannot_sign_in() {
     let running = start(ConsoleOptions::default()).await;
     let browser = Browser::new(&running);
     let key = &running.keys.operate.text;
-    for (kind, body) in [
-        ("text/plain", json!({ "key": key }).to_string()),
-        ("application/x-www-form-urlencoded", format!("key={key}")),
+    let bearer = format!("Bearer {key}");
+    // A user name and a password in an address come as this.
+    let basic = format!("Basic {}", STANDARD.encode(format!("Bearer:{key}")));
+    let by_query = format!("/console/api/session?key={key}&authorization=Bearer%20{key}");
+    let (json, form) = (json!({ "key": key }).to_string(), format!("key={key}&authorization={bearer}"));
+    let fields = ["text/plain", "application/x-www-form-urlencoded", "application/json"];
+    for (kind, path, body, header) in [
+        (fields[0], "/console/api/session", &json, None),
+        (fields[1], "/console/api/session", &form, None),
+        (fields[2], "/console/api/session", &json, None),
+        (fields[0], &by_query, &json, None),
+        (fields[0], "/console/api/session", &json, Some(&basic)),
+        (fields[0], "/console/api/session", &json, Some(&bearer)),
     ] {
         let length = body.len().to_string();
-        let headers = [("content-type", kind), ("content-length", length.as_str())];
-        let refused = browser.send_raw("POST", "/console/api/session", &headers, &body).await;
-        assert_eq!((refused.status, refused.header("set-cookie")), (400, None), "{kind}");
+        let mut headers = vec![("content-type", kind), ("content-length", length.as_str())];
+        headers.extend(header.map(|value| ("authorization", value.as_str())));
+        let answered = browser.send_raw("POST", path, &headers, body).await;
+        // The same request with what no form can set.
+        let is_set = header == Some(&bearer);
+        let expected = if is_set { (200, true) } else { (400, false) };
+        assert_eq!(
+            (answered.status, answered.header("set-cookie").is_some()),
+            expected,
+            "{path} {headers:?}"
+        );
     }
-    assert_eq!(running.console.sessions(), 0);
+    assert_eq!(running.console.sessions(), 1);
+    let twice = [("authorization", bearer.as_str()), ("authorization", "Bearer x")];
+    assert_eq!(browser.send("POST", "/console/api/session", &twice, None).await.status, 400);
+}
+
+#[tokio::test]
+async fn an_open_page_that_nobody_uses_is_signed_out() {
+    let (folder, keys) = (tempfile::tempdir().unwrap(), Keys::mint());
+    let now_ms = Arc::new(AtomicU64::new(1_000_000));
+    let own = Arc::clone(&now_ms);
+    let parts = Parts { clock: Clock::from_unix_ms(move || own.load(SeqCst)), ..parts(folder.path(), &keys) };
+    let console = Console::open(&ConsoleOptions { idle_s: 60, ..Default::default() }, parts).unwrap();
+    let door = |request| at_door(&console, request, "127.0.0.1:1", false);
+    let bearer = format!("Bearer {}", keys.operate.text);
+    let begun = door(http::Request::post("/console/api/session").header("authorization", bearer)).unwrap();
+    let cookie = begun.headers()["set-cookie"].to_str().unwrap().split(';').next().unwrap().to_owned();
+    let get = |path: &str| {
+        now_ms.fetch_add(1_000, SeqCst);
+        let request = http::Request::builder().method(Method::GET).uri(format!("/console/api/{path}"));
+        door(request.header("cookie", &cookie)).map_or(200, |answer| answer.status().as_u16())
+    };
+    // A person was there at the 30th second; the page asks each second by itself.
+    for second in 1..90 {
+        let path = ["flow", "history"][second % 2];
+        assert_eq!(get(if second == 30 { "rules" } else { path }), 200, "second {second}");
+    }
+    assert_eq!(get("flow"), 401);
 }
 
 #[tokio::test]
@@ -153,12 +218,7 @@ async fn a_key_does_not_come_from_another_machine_in_the_clear() {
     let sign_in = |of: &fixture::Running, is_tls| {
         let bearer = format!("Bearer {}", of.keys.operate.text);
         let request = http::Request::post("/console/api/session").header("authorization", bearer);
-        let (head, ()) = request.body(()).unwrap().into_parts();
-        let visitor = Visitor { address: "192.0.2.1:1".parse().unwrap(), is_tls };
-        match of.console.by_head(&head, visitor) {
-            ByHead::Answer(answer) => answer.status().as_u16(),
-            known @ ByHead::Known { .. } => panic!("{known:?}"),
-        }
+        at_door(&of.console, request, "192.0.2.1:1", is_tls).unwrap().status().as_u16()
     };
     assert_eq!((sign_in(&running, false), sign_in(&running, true)), (403, 200));
     assert_eq!((sign_in(&allowing, false), sign_in(&proxied, false)), (200, 200));

@@ -29,8 +29,8 @@ const BODIES_BYTES_MAX: usize = 16 << 20;
 /// The server bounds the connection, the headers, the body and the time of a request, and checks nothing about who asks.
 #[tonic::async_trait]
 pub trait Pages: Send + Sync {
-    /// Whether a path belongs to the pages. They come before the services, and cannot take the paths of health and
-    /// metrics.
+    /// Whether a path belongs to the pages. The services come first: pages cannot take a path of theirs, nor those of
+    /// health, of metrics and of `/openapi.json`.
     fn takes(&self, path: &str) -> bool;
 
     /// Decides by the head of a request, before a byte of its body is read. It must not block: it has no place among the

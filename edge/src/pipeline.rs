@@ -223,15 +223,15 @@ impl RequestPipeline {
         }
     }
 
-    /// The pages, where the path is theirs.
+    /// The pages, where the path is theirs: nothing that the services have.
     fn pages_for(
         &self,
         path: &str,
         transport: Transport,
         target: Option<&Target<'_>>,
     ) -> Option<&MountedPages> {
-        let is_ours = matches!(target, Some(Target::Live | Target::Ready | Target::Metrics));
-        self.pages.as_ref().filter(|pages| transport == Transport::Http && !is_ours && pages.takes(path))
+        let is_free = target.is_none() && transport == Transport::Http;
+        self.pages.as_ref().filter(|pages| is_free && pages.takes(path))
     }
 
     async fn call(

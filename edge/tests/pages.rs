@@ -16,6 +16,9 @@ use windfall_contract::Clock;
 use windfall_edge::{Access, AccessSource, ByHead, Pages, ServeOptions, Visitor};
 
 const SEND: &str = "/v1/bonuses/send";
+/// What the server has by itself, or for its services.
+const SERVED: [&str; 5] =
+    [SEND, "/metrics", "/openapi.json", "/health/ready", "/grpc.health.v1.Health/Check"];
 /// More than there are places.
 const MANY: usize = 70;
 
@@ -25,7 +28,7 @@ struct Fake;
 #[tonic::async_trait]
 impl Pages for Fake {
     fn takes(&self, path: &str) -> bool {
-        path.starts_with("/page")
+        path.starts_with("/page") || SERVED.contains(&path)
     }
 
     fn by_head(&self, head: &Parts, _: Visitor) -> ByHead {
@@ -83,6 +86,18 @@ async fn pages_that_are_full_take_nothing_from_calls_nor_from_strangers() {
         request(address, "POST", "/page", &[("x-known", "1")], "12345678").await.status == 200
     })
     .await;
+}
+
+#[tokio::test]
+async fn pages_take_no_path_of_the_services() {
+    let running = running(options()).await;
+    let address = running.server.address();
+    for path in SERVED.iter().filter(|path| !path.starts_with("/health")) {
+        let refused = request(address, "POST", path, &[("x-known", "1")], "{}").await;
+        assert_eq!(refused.status, 401, "{path}");
+        assert!(!refused.body.contains("who?"), "{path}");
+    }
+    assert_eq!(request(address, "GET", "/health/ready", &[], "").await.status, 200);
 }
 
 #[tokio::test]
