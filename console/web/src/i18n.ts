@@ -586,8 +586,9 @@ export function firstLang(): Lang {
 }
 
 export function t(word: Word, args: Record<string, string | number> = {}): string {
-  const text = (lang === "zh" ? zh : en)[word];
-  return text.replace(/\{(\w+)\}/g, (whole, name: string) => {
+  // Some keys are put together from what a service says: a value that is new must not blank the page.
+  const text: string | undefined = (lang === "zh" ? zh : en)[word] ?? en[word];
+  return (text ?? word).replace(/\{(\w+)\}/g, (whole, name: string) => {
     const value = args[name];
     return value === undefined ? whole : typeof value === "number" ? num(value) : value;
   });

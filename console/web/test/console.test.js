@@ -95,6 +95,7 @@ async function audit(page, where) {
 test("a wrong key is refused, a right one signs in, and a sign-out ends it", async () => {
   const { page, context, close } = await open({ key: null });
   await shot(page, "sign-in");
+  await audit(page, "sign-in");
   await page.getByLabel("Access key").fill("wfk_wrong");
   await page.keyboard.press("Enter");
   await page.getByRole("alert").filter({ hasText: "not known" }).waitFor();
@@ -135,10 +136,12 @@ test("an archived event is found, counted, inspected and replayed", async () => 
   const dialog = page.getByRole("dialog");
   await dialog.getByText("entries match").waitFor();
   await shot(page, "archive-count");
+  await audit(page, "a count");
   await dialog.getByRole("button", { name: "Cancel" }).click();
   await page.getByRole("button", { name: conflicted }).first().click();
   await dialog.getByText("Nobody has replayed it").waitFor();
   await shot(page, "archive-entry");
+  await audit(page, "an archived entry");
   await dialog.getByRole("button", { name: "Replay" }).click();
   await dialog.getByLabel("Your name").fill("Lin");
   await dialog.getByRole("button", { name: "Replay 1" }).click();
@@ -185,6 +188,7 @@ test("a fuse is thrown with a reason, seen in the flow, and rolled back", async 
   assert.ok(await apply.isDisabled(), "a change needs a reason");
   await dialog.getByLabel("Why", { exact: true }).fill("the coin system is slow");
   await shot(page, "rules-fuse");
+  await audit(page, "the fuse's dialog");
   await apply.click();
   await page.getByText("is in force now").waitFor();
   await go(page, "flow");
@@ -226,6 +230,7 @@ test("a text that does not validate is told as one types and cannot be applied",
   await page.getByLabel("Why", { exact: true }).fill("a mistake");
   assert.ok(await page.getByRole("button", { name: "Apply" }).isDisabled());
   await shot(page, "rules-problem");
+  await audit(page, "a problem of the rules");
   await close();
 });
 
@@ -239,6 +244,7 @@ test("a reward is found by its order for whoever may see wallets", async () => {
   // What this key may not see is refused by the services, and told.
   await go(page, "budgets");
   await page.getByText("role `operate`").waitFor();
+  await audit(page, "a refusal");
   await close();
 });
 
@@ -251,6 +257,7 @@ test("a job is run, and paused with a reason", async () => {
   await dialog.getByText(/Run \d.* was started/).waitFor();
   await dialog.getByRole("cell", { name: "call" }).waitFor();
   await shot(page, "job");
+  await audit(page, "a job");
   assert.ok(await dialog.getByRole("button", { name: "Pause" }).isDisabled(), "a pause needs a reason");
   await dialog.getByLabel("Why").fill("the report system moves");
   await dialog.getByRole("button", { name: "Pause" }).click();
@@ -270,6 +277,19 @@ test("the keyboard reaches everything, first of all the content", async () => {
   await page.getByRole("tab", { name: "Form" }).focus();
   await page.keyboard.press("ArrowRight");
   await page.getByRole("tab", { name: "Text", selected: true }).waitFor();
+  await close();
+});
+
+test("rules that cannot be read any more are not shown as those in force", async () => {
+  const { page, close } = await open();
+  await page.locator(".stages").waitFor();
+  assert.equal(await page.getByText("The live rules cannot be read").count(), 0);
+  await page.route("**/console/api/flow", async (route) => {
+    const response = await route.fetch();
+    const sample = await response.json();
+    await route.fulfill({ response, json: { ...sample, rules: { ...sample.rules, is_stale: true } } });
+  });
+  await page.getByText("The live rules cannot be read").waitFor();
   await close();
 });
 
@@ -320,7 +340,20 @@ test("a console of its own shows the fleet, calls it, and names what is away", a
   await close();
 });
 
+/** The texts of the page by their keys, in the languages as the source has them. */
+async function words() {
+  const source = await readFile(new URL("../src/i18n.ts", import.meta.url), "utf8");
+  const table = (from, to) => {
+    const part = source.slice(source.indexOf(from), source.indexOf(to));
+    return new Map([...part.matchAll(/^ {2}"([^"]+)":\s+"((?:[^"\\]|\\.)*)",$/gm)].map(([, key, text]) => [key, text]));
+  };
+  return { en: table("const en = {", "export type Word"), zh: table("const zh:", "let lang") };
+}
+
 test("every word is there in Chinese", async () => {
+  const { en, zh } = await words();
+  assert.ok(en.size > 200);
+  assert.deepEqual([...zh.keys()].sort(), [...en.keys()].sort());
   const { page, close } = await open();
   await page.getByLabel("Language").selectOption("zh");
   await page.getByRole("heading", { name: "流量" }).waitFor();
@@ -328,6 +361,22 @@ test("every word is there in Chinese", async () => {
   await page.waitForTimeout(300);
   await shot(page, "flow-zh");
   await audit(page, "flow, Chinese");
+  const english = [...en].filter(([key, text]) => zh.get(key) !== text).map(([, text]) => text);
+  for (const name of PAGES) {
+    await go(page, name);
+    if (name === "flow") await page.locator(".chart canvas").first().waitFor();
+    const found = await page.evaluate((unwanted) => {
+      const texts = [];
+      const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+      while (walker.nextNode()) texts.push(walker.currentNode.textContent.trim());
+      for (const one of document.querySelectorAll("[aria-label]")) texts.push(one.getAttribute("aria-label"));
+      // Heads and labels hold nothing that a service says, but versions and names of task queues.
+      const own = [...document.querySelectorAll("h1, th, label, nav a:not(.version), [role=tab], .lead")].map((one) => one.textContent.trim());
+      return [...texts.filter((text) => unwanted.includes(text)), ...own.filter((text) => text && !/[\u4e00-\u9fff]/.test(text))];
+    }, english);
+    assert.deepEqual(found, [], name);
+  }
+  await go(page, "flow");
   await page.reload();
   await page.getByRole("heading", { name: "流量" }).waitFor();
   await close();

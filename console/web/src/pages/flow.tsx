@@ -8,7 +8,6 @@ import { num, short, span, t, type Word } from "../i18n";
 import { Badge, Card, Meter, Note, Page, Table } from "../parts";
 
 const HISTORY_EVERY_MS = 10_000;
-const STEP_MS = 10_000;
 
 function useHistory(): History | null {
   const [history, setHistory] = useState<History | null>(null);
@@ -18,7 +17,7 @@ function useHistory(): History | null {
     const next = async () => {
       if (!document.hidden) {
         // A chart that is late is no reason for a message: the sample tells whether the console answers.
-        const found = await get<History>(`history?step_ms=${STEP_MS}`).catch(() => null);
+        const found = await get<History>("history").catch(() => null);
         if (isOver) return;
         if (found) setHistory(found);
       }
