@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tempfile::TempDir;
-use windfall_config::{RulesStore, SetError, Written};
+use windfall_config::{ChangeRules, RulesStore, SetError, Written};
 
 const SAMPLE: &str = include_str!("../samples/rules.toml");
 
@@ -139,6 +139,23 @@ fn a_rollback_is_a_new_version_with_the_old_content() {
     assert!(history.changes.windows(2).all(|pair| pair[1].follows(&pair[0])));
     assert_eq!(store.rollback(4, "bob", "nothing", 5).unwrap(), Written::Unchanged { version: 4 });
     assert!(matches!(store.rollback(9, "bob", "typo", 5), Err(SetError::UnknownVersion(9))));
+}
+
+/// Whoever rolls back from a version that is not there any more would take back a change that he has not seen.
+#[test]
+fn a_rollback_from_another_version_than_was_shown_is_refused() {
+    let (_directory, store) = bed();
+    let store: &dyn ChangeRules = &store;
+    store.set(&with_burst(SAMPLE, 5), "ann", "five", 2).unwrap();
+    let late = store.rollback_from(1, 1, "bob", "late", 3).unwrap_err();
+    assert!(matches!(late, SetError::Conflict { based_on: 1, current: 2 }), "{late}");
+    assert!(matches!(store.rollback_from(2, 9, "bob", "typo", 3), Err(SetError::UnknownVersion(9))));
+    assert!(matches!(store.rollback_from(2, 1, "bob", "", 3), Err(SetError::Remark("why"))));
+    assert_eq!(store.history().unwrap().changes.len(), 2);
+    let back = store.rollback_from(2, 1, "bob", "five was too few", 3).unwrap();
+    assert_eq!(back, Written::Changed { version: 3 });
+    assert_eq!(store.show().unwrap(), SAMPLE.replacen("version = 1\n", "version = 3\n", 1));
+    assert_eq!(store.history().unwrap().changes[2].why, "rollback to version 1: five was too few");
 }
 
 /// A rules file changed by an editor is kept in the next change's `before`, and can be gone back to.
