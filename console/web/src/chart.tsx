@@ -20,6 +20,7 @@ function colour(name: string): string {
 export function Chart({ title, atMs, lines, theme }: { title: string; atMs: number[]; lines: Line[]; theme: string }) {
   const box = useRef<HTMLDivElement>(null);
   const names = lines.map((line) => line.name).join("\n");
+  const time = t("col.time");
   const plot = useRef<uPlot | null>(null);
   useEffect(() => {
     const holder = box.current;
@@ -38,7 +39,7 @@ export function Chart({ title, atMs, lines, theme }: { title: string; atMs: numb
           { ...axis, font: "11px system-ui", size: 48, values: (_, all) => all.map((value) => short(value)) },
         ],
         series: [
-          { value: (_, at) => (at === null || Number.isNaN(at) ? "–" : new Date(at * 1000).toLocaleTimeString()) },
+          { label: time, value: (_, at) => (at === null || Number.isNaN(at) ? "–" : new Date(at * 1000).toLocaleTimeString()) },
           ...lines.map((line, at) => ({
             label: line.name,
             stroke: colour(`--line-${(at % LINES_MAX) + 1}`),
@@ -59,7 +60,7 @@ export function Chart({ title, atMs, lines, theme }: { title: string; atMs: numb
       own.destroy();
       plot.current = null;
     };
-  }, [names, theme]);
+  }, [names, theme, time]);
   useEffect(() => {
     const own = plot.current;
     if (!own) return;

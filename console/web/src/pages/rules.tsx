@@ -305,6 +305,8 @@ function Apply(props: {
       clearTimeout(timer);
     };
   }, [after]);
+  // In a dialog, whose title is a heading of the second level, or on the page itself.
+  const Head = props.isWanted ? "h3" : "h2";
   const isSame = before === after;
   const isRight = checked?.ok === true && (props.isWanted === undefined || (checked.form !== null && props.isWanted(checked.form)));
   const apply = async (event: Event) => {
@@ -322,7 +324,7 @@ function Apply(props: {
   return (
     <form onSubmit={apply}>
       {checked && <Problems checked={checked} />}
-      <h3>{t("rul.changed")}</h3>
+      <Head>{t("rul.changed")}</Head>
       <Diff before={before} after={after} />
       <Field label={t("rul.why")} hint={t("rul.whyHint")} value={why} onInput={setWhy} isRequired max={1000} size="wide" />
       <Field label={t("arc.actor")} value={actor} onInput={setActor} max={64} size="wide" />
