@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
 """Reads every file of deploy/ and holds them against each other and against the source:
 
-- YAML, JSON and TOML parse; the chart's actions are balanced and name values that exist; with `helm` installed it is
-  linted and rendered, and what it renders parses;
+- YAML, JSON and TOML parse; helm_chart.py does what concerns the chart;
 - roles are those of the binary; ports, paths of probes and times to stop agree;
 - metrics in alerts and dashboard are those of docs/services.md;
 - each alert has a page of docs/runbook and a test in prometheus/alerts_test.yml; links, alerts and metrics that the pages
@@ -23,11 +22,12 @@ import tomllib
 
 import yaml
 
+import helm_chart
+
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
-PORT = 8443
-# Where executors of XXL-JOB register with the role `scheduler`.
-XXL_PORT = 7780
+PORT = helm_chart.PORT
+XXL_PORT = helm_chart.XXL_PORT
 RUNBOOK = ROOT / "docs/runbook"
 # Where alerts say that the pages are. deploy/README.md says how to change it.
 RUNBOOK_URL = "https://github.com/windfall-rewards/windfall/blob/main/docs/runbook/"
@@ -102,55 +102,6 @@ def options():
     expect(f"127, 0, 0, 1], {XXL_PORT})" in source, f"port {XXL_PORT} is not the default of jobs.xxl.listen")
     ports = yaml.safe_load(text("compose.yaml"))["services"]["scheduler"]["ports"]
     expect(f"127.0.0.1:{XXL_PORT}:{XXL_PORT}" in ports, f"compose.yaml: the scheduler does not publish {XXL_PORT}")
-
-
-def balanced(name, template):
-    depth = 0
-    for action in re.findall(r"\{\{-?\s*(?!/\*)(.*?)\s*-?\}\}", template, re.S):
-        word = action.split()[0]
-        depth += word in {"if", "range", "with", "define", "block"}
-        depth -= word == "end"
-        expect(depth >= 0, f"{name}: an end too many")
-    expect(depth == 0, f"{name}: {depth} actions are not ended")
-    expect(template.count("{{") == template.count("}}"), f"{name}: braces are not balanced")
-
-
-def chart(roles):
-    folder = HERE / "helm/windfall"
-    yaml.safe_load((folder / "Chart.yaml").read_text())
-    values = yaml.safe_load((folder / "values.yaml").read_text())
-    expect(set(values["roles"]) == roles - {"serve"}, f"values.yaml: roles are {sorted(values['roles'])}")
-    expect(values["terminationGracePeriodSeconds"] == 45, "values.yaml: terminationGracePeriodSeconds is not 45")
-    drain_ms(values["config"], "values.yaml")
-    tomllib.loads(values["access"])
-    for path in sorted((folder / "templates").iterdir()):
-        template = path.read_text()
-        balanced(path.name, template)
-        for keys in re.findall(r"\.Values\.([A-Za-z.]+)", template):
-            at = values
-            for key in keys.split("."):
-                expect(isinstance(at, dict) and key in at, f"{path.name}: .Values.{keys} is not in values.yaml")
-                at = at.get(key, {}) if isinstance(at, dict) else {}
-        for port in re.findall(r"containerPort: (\d+)", template):
-            expect(int(port) in {PORT, XXL_PORT}, f"{path.name}: port {port}")
-        for probe in re.findall(r"path: (/health/\w+)", template):
-            expect(probe in {"/health/live", "/health/ready"}, f"{path.name}: {probe}")
-    if not shutil.which("helm"):
-        return print("deploy: helm is not installed: the chart is not rendered")
-    run("helm lint", "helm", "lint", "--strict", str(folder))
-    worker = {"name": "w", "namespace": "n", "queue": "q", "readyJobs": "1", "oldestReadyMilliseconds": "1"}
-    worker |= {"minReplicas": "0", "maxReplicas": "2"}
-    everything = ["roles.scheduler.enabled=true", "signing.enabled=true", "executors.xxl=true", "executors.ports={9999,7000}"]
-    everything += ["autoscaling.enabled=true", "serviceMonitor.enabled=true", "rules.document=version = 1"]
-    everything += ["rules.reach=--tls-ca /run/windfall/ca.pem"]
-    everything += [f"jobWorkers[0].{key}={value}" for key, value in worker.items()]
-    for settings in [[], everything]:
-        flags = [flag for one in settings for flag in ("--set", one)]
-        rendered = run("helm template", "helm", "template", "try", str(folder), *flags)
-        kinds = [document["kind"] for document in yaml.safe_load_all(rendered) if document]
-        enabled = {name for name, role in values["roles"].items() if role["enabled"]}
-        enabled |= {name for name in values["roles"] if f"roles.{name}.enabled=true" in settings}
-        expect(kinds.count("Service") == len(enabled), f"the chart renders {kinds}")
 
 
 def alert_rules():
@@ -269,7 +220,7 @@ def main():
     roles = roles_of_the_binary()
     compose(roles)
     options()
-    chart(roles)
+    helm_chart.check(expect, run, roles, drain_ms)
     monitoring()
     alert_tests()
     runbook()
