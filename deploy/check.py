@@ -3,7 +3,7 @@
 
 - YAML, JSON and TOML parse; helm_chart.py does what concerns the chart;
 - roles are those of the binary; ports, paths of probes and times to stop agree;
-- metrics in alerts and dashboard are those of docs/services.md;
+- metrics in alerts are those of docs/services.md; dashboard_check.py does what concerns the dashboard;
 - each alert has a page of docs/runbook and a test in prometheus/alerts_test.yml; links, alerts and metrics that the pages
   name exist; with `promtool` installed it checks the alerts, runs their tests and parses the pages' queries;
 - systemd-analyze accepts the unit, where it is installed.
@@ -22,6 +22,7 @@ import tomllib
 
 import yaml
 
+import dashboard_check
 import helm_chart
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -58,12 +59,9 @@ def roles_of_the_binary():
 
 
 def documented_metrics():
-    """A test of the binary compares that table with what the source declares."""
-    return set(re.findall(r"^\| `(windfall_[a-z_]+)` \|", (ROOT / "docs/services.md").read_text(), re.M))
-
-
-def without_suffix(name):
-    return re.sub(r"_(?:seconds_)?(?:bucket|count|sum)$|_total$|_seconds$", "", name)
+    """Kind and labels of each metric. A test of the binary compares that table with what the source declares."""
+    rows = re.findall(r"^\| `(windfall_\w+)` \| (\w+) \| ([^|]*) \|", (ROOT / "docs/services.md").read_text(), re.M)
+    return {name: (kind, set(re.findall(r"\w+", labels))) for name, kind, labels in rows}
 
 
 def drain_ms(options, where):
@@ -111,20 +109,13 @@ def alert_rules():
 
 def monitoring():
     known = documented_metrics()
-    plain = {without_suffix(name) for name in known}
     rules = alert_rules()
-    dashboard = json.loads(text("grafana/windfall.json"))
+    dashboard_check.check(expect, known)
     queries = {f"alert {rule['alert']}": rule["expr"] for rule in rules}
-    for panel in dashboard["panels"]:
-        for target in panel.get("targets", []):
-            queries[f"panel {panel['title']}"] = queries.get(f"panel {panel['title']}", "") + " " + target["expr"]
     queries["values.yaml"] = text("helm/windfall/templates/scaling.yaml")
     for where, query in queries.items():
         for name in re.findall(r"\bwindfall_[a-z_]+", query):
-            is_known = name in known or without_suffix(name) in plain
-            expect(is_known, f"{where}: docs/services.md knows no metric {name}")
-    ids = [panel["id"] for panel in dashboard["panels"]]
-    expect(len(ids) == len(set(ids)), "grafana/windfall.json: a panel's id is there twice")
+            expect(dashboard_check.metric_of(known, name), f"{where}: docs/services.md knows no metric {name}")
     scrape = yaml.safe_load(text("prometheus/scrape.yml"))
     for targets in scrape["scrape_configs"][0]["static_configs"]:
         for target in targets["targets"]:
@@ -138,15 +129,16 @@ def monitoring():
 
 
 def queries_parse():
-    """The queries of the runbook parse, each as the expression of a rule."""
-    rules = []
+    """The queries of the runbook and of the dashboard parse, each as the expression of a rule."""
+    asked = dashboard_check.queries(json.loads(text("grafana/windfall.json")))
+    rules = [{"record": f"panel:{number}", "expr": query} for number, (_, query) in enumerate(asked)]
     for path in sorted(RUNBOOK.glob("*.md")):
         for block in re.findall(r"^```promql\n(.*?)^```", path.read_text(), re.M | re.S):
             rules += [{"record": f"{path.stem}:{len(rules)}", "expr": query} for query in block.splitlines()]
     with tempfile.TemporaryDirectory() as folder:
         file = pathlib.Path(folder) / "queries.yml"
         file.write_text(yaml.safe_dump({"groups": [{"name": "queries", "rules": rules}]}))
-        run("a query of the runbook", "promtool", "check", "rules", str(file))
+        run("a query of the runbook or of the dashboard", "promtool", "check", "rules", str(file))
 
 
 def alert_tests():
