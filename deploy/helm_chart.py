@@ -272,6 +272,8 @@ def cases(expect, rendered):
 
     digest = pod("minimal", "try-consumer")["containers"][0]["image"]
     expect(digest.startswith("registry.example.com/windfall@sha256:1"), f"minimal.yaml: the image is {digest}")
+    images = {one["image"] for one in [*pod("minimal", "try-wallet")["containers"], *pod("minimal", "try-wallet")["initContainers"]]}
+    expect(images == {"registry.example.com/windfall:0.2.0"}, f"minimal.yaml: the wallet's images are {images}")
     expect(not kinds("minimal") & {"NetworkPolicy", "HorizontalPodAutoscaler", "Job", "Ingress"}, "minimal.yaml: more than it asks for")
     for role in ["consumer", "reward-service", "sdk-gateway", "scheduler"]:
         own = variables("signed", f"try-{role}")

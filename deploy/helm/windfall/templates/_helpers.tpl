@@ -12,9 +12,12 @@ app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- end }}
 
+{{/* The image; of a role, whose own tag counts. */}}
 {{- define "windfall.image" -}}
-{{- if .Values.image.digest }}{{ .Values.image.repository }}@{{ .Values.image.digest }}
-{{- else }}{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- $image := .root.Values.image }}
+{{- if .own.tag }}{{ $image.repository }}:{{ .own.tag }}
+{{- else if $image.digest }}{{ $image.repository }}@{{ $image.digest }}
+{{- else }}{{ $image.repository }}:{{ $image.tag | default .root.Chart.AppVersion }}
 {{- end }}
 {{- end }}
 
