@@ -4,8 +4,8 @@
 - YAML, JSON and TOML parse; helm_chart.py does what concerns the chart;
 - roles are those of the binary; ports, paths of probes and times to stop agree;
 - metrics in alerts are those of docs/services.md; dashboard_check.py does what concerns the dashboard;
-- each alert has a page of docs/runbook and a test in prometheus/alerts_test.yml; links, alerts and metrics that the pages
-  name exist; with `promtool` installed it checks the alerts, runs their tests and parses the pages' queries;
+- each alert has a page of docs/runbook and a test in prometheus/alerts_test.yml; links, alerts, metrics and tests that the pages
+  name, and docs/upgrade.md, exist; with `promtool` installed it checks the alerts, runs their tests and parses the pages' queries;
 - systemd-analyze accepts the unit, where it is installed.
 
 Needs Python 3.11 and PyYAML (Debian: python3-yaml). Ends with 1 and says what is wrong.
@@ -170,13 +170,17 @@ def runbook():
         head = f"# {name}\n\nSeverity: {severity}. "
         expect(pages.get(name, head).startswith(head), f"docs/runbook/{name}.md does not begin with its name and severity")
     known = documented_metrics()
-    for path in [*RUNBOOK.glob("*.md"), ROOT / "docs/on-call.md"]:
+    for path in [*RUNBOOK.glob("*.md"), ROOT / "docs/on-call.md", ROOT / "docs/upgrade.md"]:
         page, where = path.read_text(), path.relative_to(ROOT)
         for metric in re.findall(r"\bwindfall_[a-z_]+", page):
             is_known = metric in known or re.sub(r"_(?:bucket|count|sum)$", "", metric) in known
             expect(is_known, f"{where}: docs/services.md knows no metric {metric}")
         for alert in re.findall(r"\bWindfall[A-Z]\w+", page):
             expect(alert in rules, f"{where}: there is no alert {alert}")
+        for test, file in re.findall(r"\[`(\w+)`\]\(([^)\s]*)\)", page):
+            source = (path.parent / file).resolve()
+            is_there = source.exists() and re.search(rf"^\s*(?:(?:async )?fn )?{test}\(\)", source.read_text(), re.M)
+            expect(is_there, f"{where}: {file} has no test {test}")
         for link in re.findall(r"\]\((?!https?:)([^)\s]*)\)", page):
             file, _, anchor = link.partition("#")
             target = (path.parent / file).resolve() if file else path
