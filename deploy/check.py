@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
 """Reads every file of deploy/ and holds them against each other and against the source:
 
-- YAML, JSON and TOML parse; the chart's actions are balanced and name values that exist; with `helm` installed it is
-  linted and rendered, and what it renders parses;
+- YAML, JSON and TOML parse; helm_chart.py does what concerns the chart;
 - roles are those of the binary; ports, paths of probes and times to stop agree;
-- metrics in alerts and dashboard are those of docs/services.md;
-- each alert has a page of docs/runbook and a test in prometheus/alerts_test.yml; links, alerts and metrics that the pages
-  name exist; with `promtool` installed it checks the alerts, runs their tests and parses the pages' queries;
+- metrics in alerts are those of docs/services.md; dashboard_check.py does what concerns the dashboard;
+- each alert has a page of docs/runbook and a test in prometheus/alerts_test.yml; links, alerts, metrics and tests that the pages
+  name, and docs/upgrade.md, exist; with `promtool` installed it checks the alerts, runs their tests and parses the pages' queries;
 - systemd-analyze accepts the unit, where it is installed.
 
 Needs Python 3.11 and PyYAML (Debian: python3-yaml). Ends with 1 and says what is wrong.
@@ -23,11 +22,13 @@ import tomllib
 
 import yaml
 
+import dashboard_check
+import helm_chart
+
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
-PORT = 8443
-# Where executors of XXL-JOB register with the role `scheduler`.
-XXL_PORT = 7780
+PORT = helm_chart.PORT
+XXL_PORT = helm_chart.XXL_PORT
 RUNBOOK = ROOT / "docs/runbook"
 # Where alerts say that the pages are. deploy/README.md says how to change it.
 RUNBOOK_URL = "https://github.com/windfall-rewards/windfall/blob/main/docs/runbook/"
@@ -58,12 +59,9 @@ def roles_of_the_binary():
 
 
 def documented_metrics():
-    """A test of the binary compares that table with what the source declares."""
-    return set(re.findall(r"^\| `(windfall_[a-z_]+)` \|", (ROOT / "docs/services.md").read_text(), re.M))
-
-
-def without_suffix(name):
-    return re.sub(r"_(?:seconds_)?(?:bucket|count|sum)$|_total$|_seconds$", "", name)
+    """Kind and labels of each metric. A test of the binary compares that table with what the source declares."""
+    rows = re.findall(r"^\| `(windfall_\w+)` \| (\w+) \| ([^|]*) \|", (ROOT / "docs/services.md").read_text(), re.M)
+    return {name: (kind, set(re.findall(r"\w+", labels))) for name, kind, labels in rows}
 
 
 def drain_ms(options, where):
@@ -104,55 +102,6 @@ def options():
     expect(f"127.0.0.1:{XXL_PORT}:{XXL_PORT}" in ports, f"compose.yaml: the scheduler does not publish {XXL_PORT}")
 
 
-def balanced(name, template):
-    depth = 0
-    for action in re.findall(r"\{\{-?\s*(?!/\*)(.*?)\s*-?\}\}", template, re.S):
-        word = action.split()[0]
-        depth += word in {"if", "range", "with", "define", "block"}
-        depth -= word == "end"
-        expect(depth >= 0, f"{name}: an end too many")
-    expect(depth == 0, f"{name}: {depth} actions are not ended")
-    expect(template.count("{{") == template.count("}}"), f"{name}: braces are not balanced")
-
-
-def chart(roles):
-    folder = HERE / "helm/windfall"
-    yaml.safe_load((folder / "Chart.yaml").read_text())
-    values = yaml.safe_load((folder / "values.yaml").read_text())
-    expect(set(values["roles"]) == roles - {"serve"}, f"values.yaml: roles are {sorted(values['roles'])}")
-    expect(values["terminationGracePeriodSeconds"] == 45, "values.yaml: terminationGracePeriodSeconds is not 45")
-    drain_ms(values["config"], "values.yaml")
-    tomllib.loads(values["access"])
-    for path in sorted((folder / "templates").iterdir()):
-        template = path.read_text()
-        balanced(path.name, template)
-        for keys in re.findall(r"\.Values\.([A-Za-z.]+)", template):
-            at = values
-            for key in keys.split("."):
-                expect(isinstance(at, dict) and key in at, f"{path.name}: .Values.{keys} is not in values.yaml")
-                at = at.get(key, {}) if isinstance(at, dict) else {}
-        for port in re.findall(r"containerPort: (\d+)", template):
-            expect(int(port) in {PORT, XXL_PORT}, f"{path.name}: port {port}")
-        for probe in re.findall(r"path: (/health/\w+)", template):
-            expect(probe in {"/health/live", "/health/ready"}, f"{path.name}: {probe}")
-    if not shutil.which("helm"):
-        return print("deploy: helm is not installed: the chart is not rendered")
-    run("helm lint", "helm", "lint", "--strict", str(folder))
-    worker = {"name": "w", "namespace": "n", "queue": "q", "readyJobs": "1", "oldestReadyMilliseconds": "1"}
-    worker |= {"minReplicas": "0", "maxReplicas": "2"}
-    everything = ["roles.scheduler.enabled=true", "signing.enabled=true", "executors.xxl=true", "executors.ports={9999,7000}"]
-    everything += ["autoscaling.enabled=true", "serviceMonitor.enabled=true", "rules.document=version = 1"]
-    everything += ["rules.reach=--tls-ca /run/windfall/ca.pem"]
-    everything += [f"jobWorkers[0].{key}={value}" for key, value in worker.items()]
-    for settings in [[], everything]:
-        flags = [flag for one in settings for flag in ("--set", one)]
-        rendered = run("helm template", "helm", "template", "try", str(folder), *flags)
-        kinds = [document["kind"] for document in yaml.safe_load_all(rendered) if document]
-        enabled = {name for name, role in values["roles"].items() if role["enabled"]}
-        enabled |= {name for name in values["roles"] if f"roles.{name}.enabled=true" in settings}
-        expect(kinds.count("Service") == len(enabled), f"the chart renders {kinds}")
-
-
 def alert_rules():
     alerts = yaml.safe_load(text("prometheus/alerts.yml"))
     return [rule for group in alerts["groups"] for rule in group["rules"]]
@@ -160,20 +109,13 @@ def alert_rules():
 
 def monitoring():
     known = documented_metrics()
-    plain = {without_suffix(name) for name in known}
     rules = alert_rules()
-    dashboard = json.loads(text("grafana/windfall.json"))
+    dashboard_check.check(expect, known)
     queries = {f"alert {rule['alert']}": rule["expr"] for rule in rules}
-    for panel in dashboard["panels"]:
-        for target in panel.get("targets", []):
-            queries[f"panel {panel['title']}"] = queries.get(f"panel {panel['title']}", "") + " " + target["expr"]
     queries["values.yaml"] = text("helm/windfall/templates/scaling.yaml")
     for where, query in queries.items():
         for name in re.findall(r"\bwindfall_[a-z_]+", query):
-            is_known = name in known or without_suffix(name) in plain
-            expect(is_known, f"{where}: docs/services.md knows no metric {name}")
-    ids = [panel["id"] for panel in dashboard["panels"]]
-    expect(len(ids) == len(set(ids)), "grafana/windfall.json: a panel's id is there twice")
+            expect(dashboard_check.metric_of(known, name), f"{where}: docs/services.md knows no metric {name}")
     scrape = yaml.safe_load(text("prometheus/scrape.yml"))
     for targets in scrape["scrape_configs"][0]["static_configs"]:
         for target in targets["targets"]:
@@ -187,15 +129,16 @@ def monitoring():
 
 
 def queries_parse():
-    """The queries of the runbook parse, each as the expression of a rule."""
-    rules = []
+    """The queries of the runbook and of the dashboard parse, each as the expression of a rule."""
+    asked = dashboard_check.queries(json.loads(text("grafana/windfall.json")))
+    rules = [{"record": f"panel:{number}", "expr": query} for number, (_, query) in enumerate(asked)]
     for path in sorted(RUNBOOK.glob("*.md")):
         for block in re.findall(r"^```promql\n(.*?)^```", path.read_text(), re.M | re.S):
             rules += [{"record": f"{path.stem}:{len(rules)}", "expr": query} for query in block.splitlines()]
     with tempfile.TemporaryDirectory() as folder:
         file = pathlib.Path(folder) / "queries.yml"
         file.write_text(yaml.safe_dump({"groups": [{"name": "queries", "rules": rules}]}))
-        run("a query of the runbook", "promtool", "check", "rules", str(file))
+        run("a query of the runbook or of the dashboard", "promtool", "check", "rules", str(file))
 
 
 def alert_tests():
@@ -227,13 +170,17 @@ def runbook():
         head = f"# {name}\n\nSeverity: {severity}. "
         expect(pages.get(name, head).startswith(head), f"docs/runbook/{name}.md does not begin with its name and severity")
     known = documented_metrics()
-    for path in [*RUNBOOK.glob("*.md"), ROOT / "docs/on-call.md"]:
+    for path in [*RUNBOOK.glob("*.md"), ROOT / "docs/on-call.md", ROOT / "docs/upgrade.md"]:
         page, where = path.read_text(), path.relative_to(ROOT)
         for metric in re.findall(r"\bwindfall_[a-z_]+", page):
             is_known = metric in known or re.sub(r"_(?:bucket|count|sum)$", "", metric) in known
             expect(is_known, f"{where}: docs/services.md knows no metric {metric}")
         for alert in re.findall(r"\bWindfall[A-Z]\w+", page):
             expect(alert in rules, f"{where}: there is no alert {alert}")
+        for test, file in re.findall(r"\[`(\w+)`\]\(([^)\s]*)\)", page):
+            source = (path.parent / file).resolve()
+            is_there = source.exists() and re.search(rf"^\s*(?:(?:async )?fn )?{test}\(\)", source.read_text(), re.M)
+            expect(is_there, f"{where}: {file} has no test {test}")
         for link in re.findall(r"\]\((?!https?:)([^)\s]*)\)", page):
             file, _, anchor = link.partition("#")
             target = (path.parent / file).resolve() if file else path
@@ -269,7 +216,7 @@ def main():
     roles = roles_of_the_binary()
     compose(roles)
     options()
-    chart(roles)
+    helm_chart.check(expect, run, roles, drain_ms)
     monitoring()
     alert_tests()
     runbook()

@@ -83,6 +83,8 @@ enum Command {
     /// Look into tokens
     #[command(subcommand)]
     Token(admin::token::TokenCommand),
+    /// Find one reward by its order number: when the ledger saw it, who paid it, and what the archive has of it
+    Find(admin::find::FindArgs),
     /// Ask running services about the archive, budgets, reserved orders and held withdrawals; replay archive entries and
     /// release reserved orders
     Operate(admin::operate::OperateArgs),
@@ -156,6 +158,7 @@ fn main() -> ExitCode {
         Command::Topics(args) => admin::topics::run(args),
         Command::Plan(args) => admin::plan::run(args),
         Command::Token(command) => admin::token::run(command).map(|()| Outcome::Clean),
+        Command::Find(args) => admin::find::run(args),
         Command::Operate(args) => admin::operate::run(args),
         Command::Schedule(args) => admin::schedule::run(args),
         Command::Jobs(args) => admin::jobs::run(args),

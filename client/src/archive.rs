@@ -8,9 +8,9 @@ use tonic::transport::Channel;
 use windfall_proto::v1::archive_client::ArchiveClient as Stub;
 use windfall_proto::v1::{
     AcceptLedgerReply, AcceptLedgerRequest, BudgetLine, GetArchivedReply, GetArchivedRequest,
-    GetLedgerMarkReply, GetLedgerMarkRequest, GrantReply, ListArchiveReply, ListArchiveRequest,
-    ListBudgetsRequest, ListHeldReply, ListHeldRequest, ListReservedReply, ListReservedRequest,
-    ReleaseReservedRequest, ReplayArchivedRequest,
+    GetLedgerMarkReply, GetLedgerMarkRequest, GetOrderReply, GetOrderRequest, GrantReply, ListArchiveReply,
+    ListArchiveRequest, ListBudgetsRequest, ListHeldReply, ListHeldRequest, ListReservedReply,
+    ListReservedRequest, ReleaseReservedRequest, ReplayArchivedRequest,
 };
 
 /// The failure archive and the budgets. Cheap to clone.
@@ -100,6 +100,18 @@ impl ArchiveClient {
         });
         call.await?;
         Ok(())
+    }
+
+    /// Where a reward is, by its order number.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub async fn order(&self, trade_no: String) -> Result<GetOrderReply, CallError> {
+        let request = GetOrderRequest { trade_no };
+        let call = self.link.call(Repeat::Safe, None, &request, |channel, request| async move {
+            stub(channel).get_order(request).await
+        });
+        Ok(call.await?)
     }
 
     /// A page of withdrawals that have been held for long, sorted by id.

@@ -20,11 +20,11 @@ use windfall_proto::v1::tokens_server::{Tokens, TokensServer};
 use windfall_proto::v1::wallet_server::{Wallet, WalletServer};
 use windfall_proto::v1::{
     AcceptLedgerReply, AcceptLedgerRequest, GetArchivedReply, GetArchivedRequest, GetLedgerMarkReply,
-    GetLedgerMarkRequest, GetWalletReply, GetWalletRequest, ListArchiveReply, ListArchiveRequest,
-    ListBudgetsReply, ListBudgetsRequest, ListHeldReply, ListHeldRequest, ListReservedReply,
-    ListReservedRequest, ListTokensReply, ListTokensRequest, ReleaseReservedReply, ReleaseReservedRequest,
-    ReplayArchivedReply, ReplayArchivedRequest, SendBonusRequest, VerifyTokensReply, VerifyTokensRequest,
-    WithdrawReply, WithdrawRequest,
+    GetLedgerMarkRequest, GetOrderReply, GetOrderRequest, GetWalletReply, GetWalletRequest, ListArchiveReply,
+    ListArchiveRequest, ListBudgetsReply, ListBudgetsRequest, ListHeldReply, ListHeldRequest,
+    ListReservedReply, ListReservedRequest, ListTokensReply, ListTokensRequest, ReleaseReservedReply,
+    ReleaseReservedRequest, ReplayArchivedReply, ReplayArchivedRequest, SendBonusRequest, VerifyTokensReply,
+    VerifyTokensRequest, WithdrawReply, WithdrawRequest,
 };
 
 /// Answers every call with the next of these statuses, and with an empty reply when there is none left.
@@ -131,6 +131,10 @@ impl Archive for Fake {
         &self,
         request: Request<ReleaseReservedRequest>,
     ) -> Result<Response<ReleaseReservedReply>, Status> {
+        self.answer(&request)
+    }
+
+    async fn get_order(&self, request: Request<GetOrderRequest>) -> Result<Response<GetOrderReply>, Status> {
         self.answer(&request)
     }
 

@@ -3,16 +3,19 @@
 use std::borrow::Cow;
 
 /// The known name within a third of `name`'s length in edits (one at least, and not every letter of it); the
-/// first of equals.
+/// first of equals. Of many known names, the first 512 are looked at.
 pub(crate) fn nearest<'k>(name: &str, known: impl IntoIterator<Item = &'k str>) -> Option<String> {
     // What is longer was not mistyped, and the distance costs the product of the two lengths.
     const LONGEST: usize = 64;
+    // Each unknown name of a document is compared with all of these.
+    const KNOWN_MAX: usize = 512;
     if name.len() > LONGEST {
         return None;
     }
     let reach = (name.chars().count() / 3).max(1);
     known
         .into_iter()
+        .take(KNOWN_MAX)
         .filter(|candidate| candidate.len() <= LONGEST)
         .map(|candidate| (strsim::osa_distance(name, candidate), candidate))
         .filter(|(distance, candidate)| *distance <= reach && *distance < name.len().max(candidate.len()))

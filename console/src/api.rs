@@ -92,7 +92,7 @@ impl Inner {
             "/history" => rules.history().await?,
             "/version" => rules.version(number(request, "version")?).await?,
             "/status" => rules.status().await?,
-            "/check" => rules.check(&body::<Check>(request)?.text),
+            "/check" => rules.check(body::<Check>(request)?.text).await?,
             "/set" => {
                 self.check_may_change(caller)?;
                 let Set { text, why, actor } = body(request)?;

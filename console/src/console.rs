@@ -229,7 +229,13 @@ impl Inner {
     async fn scrape(&self) -> Vec<Scraped> {
         let asking = self.upstreams.iter().map(|upstream| async {
             let text = match &self.own {
-                Some(own) if upstream.is_local() => own.text().map_err(|error| error.to_string()),
+                Some(own) if upstream.is_local() => {
+                    // All its registers are gone through: not on a thread that serves.
+                    let own = own.clone();
+                    let written =
+                        tokio::task::spawn_blocking(move || own.text().map_err(|error| error.to_string()));
+                    written.await.unwrap_or_else(|error| Err(error.to_string()))
+                }
                 _ => upstream.metrics(&self.key).await,
             };
             Scraped { instance: upstream.name.clone(), text }

@@ -11,7 +11,7 @@ pub(crate) const ROLLBACK_BYTES_MAX: usize = 16 << 10;
 /// The bytes of a call of a service at most.
 pub(crate) const CALL_BYTES_MAX: usize = 256 << 10;
 /// The bytes of a service's answer at most: a full page of the archive.
-pub(crate) const ANSWER_BYTES_MAX: usize = 16 << 20;
+pub(crate) const ANSWER_BYTES_MAX: usize = 4 << 20;
 /// The bytes of one instance's metrics at most; all instances are asked at once.
 pub(crate) const METRICS_BYTES_MAX: usize = 1 << 20;
 /// The time-out of a scrape of one instance. A sample waits for the slowest one.
@@ -35,7 +35,7 @@ const SERVICES_MAX: usize = 64;
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ConsoleOptions {
-    /// Whether `windfall serve` has the console. Default: where it has TLS, or listens on a loopback address.
+    /// Whether `windfall serve` has the console. Default: with `--dev` alone.
     pub enabled: Option<bool>,
     /// What the console does with the live rules, for callers with the role `operate`. Default: `read`.
     pub rules: Option<RulesRight>,

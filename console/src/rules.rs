@@ -4,11 +4,13 @@ use crate::answer::Refused;
 use http::StatusCode;
 use serde_json::{Value, json};
 use std::sync::Arc;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use windfall_config::{ChangeRules, ReadError, SetError, Written, parse_rules};
 use windfall_contract::Clock;
 use windfall_contract::rules::Rules;
 
+/// Looks at the rules and changes of them at once. Nothing can end one that has begun, so none begins beyond these.
+const AT_ONCE: usize = 2;
 /// The versions that the history shows, the newest ones.
 const HISTORY_MAX: usize = 100;
 
@@ -17,8 +19,8 @@ const HISTORY_MAX: usize = 100;
 pub(crate) struct RulesDesk {
     store: Arc<dyn ChangeRules>,
     known_brokers: Option<Arc<[String]>>,
-    /// The history is read whole: one reader at a time.
-    reading: Arc<Semaphore>,
+    /// Held by the threads themselves: a request that ends leaves its look running.
+    at_work: Arc<Semaphore>,
     clock: Clock,
 }
 
@@ -36,19 +38,27 @@ pub(crate) enum Wanted {
 
 impl RulesDesk {
     pub(crate) fn new(store: Arc<dyn ChangeRules>, known_brokers: Option<Vec<String>>, clock: Clock) -> Self {
-        let reading = Arc::new(Semaphore::new(1));
-        Self { store, known_brokers: known_brokers.map(Arc::from), reading, clock }
+        let at_work = Arc::new(Semaphore::new(AT_ONCE));
+        Self { store, known_brokers: known_brokers.map(Arc::from), at_work, clock }
     }
 
     /// The document as it stands, and what it says.
     pub(crate) async fn show(&self, may_change: bool) -> Result<Value, Refused> {
-        let text = self.blocking(|own| own.store.show()).await?.map_err(unreadable)?;
-        let form = self.check(&text);
+        let shown = self.blocking(|own| {
+            let text = own.store.show()?;
+            let form = own.parse(&text);
+            Ok::<_, ReadError>((text, form))
+        });
+        let (text, form) = shown.await?.map_err(unreadable)?;
         Ok(json!({ "text": text, "may_change": may_change, "checked": form }))
     }
 
     /// What a document says, or everything that is wrong with it.
-    pub(crate) fn check(&self, text: &str) -> Value {
+    pub(crate) async fn check(&self, text: String) -> Result<Value, Refused> {
+        self.blocking(move |own| own.parse(&text)).await
+    }
+
+    fn parse(&self, text: &str) -> Value {
         let known: Option<Vec<&str>> =
             self.known_brokers.as_ref().map(|known| known.iter().map(String::as_str).collect());
         match parse_rules(text, known.as_deref()) {
@@ -63,7 +73,6 @@ impl RulesDesk {
 
     /// The newest changes, newest first, without their documents: each may have a megabyte.
     pub(crate) async fn history(&self) -> Result<Value, Refused> {
-        let _reading = self.reading.acquire().await.map_err(|_| closed())?;
         let history = self.blocking(|own| own.store.history()).await?.map_err(unreadable)?;
         let changes = &history.changes;
         let row = |at: usize| {
@@ -83,7 +92,6 @@ impl RulesDesk {
 
     /// The documents before and after the change that made a version.
     pub(crate) async fn version(&self, version: u64) -> Result<Value, Refused> {
-        let _reading = self.reading.acquire().await.map_err(|_| closed())?;
         let history = self.blocking(|own| own.store.history()).await?.map_err(unreadable)?;
         let found = history.changes.iter().rev().find(|one| one.version == version);
         let found = found.ok_or_else(|| not_set(SetError::UnknownVersion(version)))?;
@@ -92,11 +100,11 @@ impl RulesDesk {
 
     /// Which process runs which version.
     pub(crate) async fn status(&self) -> Result<Value, Refused> {
-        let (text, reports) = self
-            .blocking(|own| Ok::<_, ReadError>((own.store.show()?, own.store.reports()?)))
-            .await?
-            .map_err(unreadable)?;
-        let newest = parse_rules(&text, None).ok().map(|rules| rules.version);
+        let looked = self.blocking(|own| {
+            let newest = parse_rules(&own.store.show()?, None).ok().map(|rules| rules.version);
+            Ok::<_, ReadError>((newest, own.store.reports()?))
+        });
+        let (newest, reports) = looked.await?.map_err(unreadable)?;
         let now_ms = self.clock.unix_ms();
         let row = |one: &windfall_config::ProcessStatus| {
             let state = match one {
@@ -144,11 +152,11 @@ impl RulesDesk {
         Ok(json!({ "version": version, "changed": changed }))
     }
 
-    /// What a sample of the flow says about the rules; null where they cannot be read.
+    /// What a sample of the flow says about the rules; null where they cannot be read, or earlier looks have not ended.
     pub(crate) async fn form(&self) -> Value {
-        let shown = self.blocking(|own| own.store.show()).await;
-        let Ok(Ok(text)) = shown else { return Value::Null };
-        parse_rules(&text, None).map_or(Value::Null, |rules| form(&rules))
+        let Ok(turn) = Arc::clone(&self.at_work).try_acquire_owned() else { return Value::Null };
+        let look = |own: &Self| parse_rules(&own.store.show().ok()?, None).ok().map(|rules| form(&rules));
+        self.on_a_thread(turn, look).await.ok().flatten().unwrap_or(Value::Null)
     }
 
     /// Whoever was shown a document that was no rules has not seen the ones that are there now.
@@ -169,8 +177,22 @@ impl RulesDesk {
         &self,
         work: impl FnOnce(&Self) -> T + Send + 'static,
     ) -> Result<T, Refused> {
+        let turn = Arc::clone(&self.at_work).acquire_owned().await.map_err(|_| closed())?;
+        self.on_a_thread(turn, work).await
+    }
+
+    async fn on_a_thread<T: Send + 'static>(
+        &self,
+        turn: OwnedSemaphorePermit,
+        work: impl FnOnce(&Self) -> T + Send + 'static,
+    ) -> Result<T, Refused> {
         let own = self.clone();
-        tokio::task::spawn_blocking(move || work(&own)).await.map_err(|error| {
+        let working = tokio::task::spawn_blocking(move || {
+            let done = work(&own);
+            drop(turn);
+            done
+        });
+        working.await.map_err(|error| {
             tracing::error!(%error, "a look at the rules panicked");
             Refused::new(StatusCode::INTERNAL_SERVER_ERROR, "INTERNAL", "the rules could not be looked at")
         })

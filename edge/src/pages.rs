@@ -15,12 +15,12 @@ use hyper::body::Incoming;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::body::Body;
 use tonic::{Code, Status};
 
-/// The requests of known visitors in hand at once.
-const PLACES: usize = 64;
+/// The requests of known visitors in hand at once, until their answers are written or the connection ends.
+const PLACES: usize = 32;
 /// The bytes of their bodies in memory together.
 const BODIES_BYTES_MAX: usize = 16 << 20;
 
@@ -65,7 +65,7 @@ pub struct Visitor {
 /// The pages of a server, with their places and their memory.
 pub(crate) struct MountedPages {
     pages: Arc<dyn Pages>,
-    places: Semaphore,
+    places: Arc<Semaphore>,
     room: BodyRoom,
     body: BodyLimits,
     timeout: Duration,
@@ -74,18 +74,20 @@ pub(crate) struct MountedPages {
 impl MountedPages {
     pub(crate) fn new(pages: Arc<dyn Pages>, body: BodyLimits, timeout: Duration, metrics: Metrics) -> Self {
         let room = BodyRoom::new(BODIES_BYTES_MAX, metrics);
-        Self { pages, places: Semaphore::new(PLACES), room, body, timeout }
+        Self { pages, places: Arc::new(Semaphore::new(PLACES)), room, body, timeout }
     }
 
     pub(crate) fn takes(&self, path: &str) -> bool {
         self.pages.takes(path)
     }
 
-    /// Answers a request. Takes its body where it is read; `is_known` is called where the pages know who asks.
+    /// Answers a request. Takes its body where it is read; `is_known` is called where the pages know who asks. `place` is
+    /// what the answer holds until it is written: a visitor who does not read must not have more and more answers made.
     pub(crate) async fn answer(
         &self,
         peer: &Peer,
         waiting: &mut Option<Request<Incoming>>,
+        place: &mut Option<OwnedSemaphorePermit>,
         is_known: impl FnOnce(),
     ) -> Result<Response<Body>, Refusal> {
         let Some(request) = waiting.take() else {
@@ -101,12 +103,13 @@ impl MountedPages {
             }
         };
         is_known();
-        let Ok(_place) = self.places.try_acquire() else {
+        let Ok(own_place) = Arc::clone(&self.places).try_acquire_owned() else {
             *waiting = Some(Request::from_parts(head, body));
             let full =
                 Refusal::new(Reason::TooManyCalls, "too many requests for pages are in hand; ask again");
             return Err(full.retry_after_ms(200));
         };
+        *place = Some(own_place);
         let (body, _taken) = if body_bytes_max == 0 {
             *waiting = Some(Request::from_parts(head.clone(), body));
             (Bytes::new(), None)

@@ -179,7 +179,8 @@ impl RequestPipeline {
             *names = ("Pages", "answer");
             // Pages have places of their own.
             in_flight.give_up_place();
-            return pages.answer(peer, waiting, || in_flight.held.authenticated()).await;
+            let InFlight { place, held, .. } = in_flight;
+            return pages.answer(peer, waiting, place, || held.authenticated()).await;
         }
         if !in_flight.has_place() {
             if is_known(&self.access, peer, request.headers()) {

@@ -131,6 +131,7 @@ impl Router {
             ArchiveMethod::ListBudgets => "/v1/budgets/list",
             ArchiveMethod::ListReserved => "/v1/reserved/list",
             ArchiveMethod::ReleaseReserved => "/v1/reserved/release",
+            ArchiveMethod::GetOrder => "/v1/orders/get",
             ArchiveMethod::ListHeld => "/v1/withdrawals/held",
             ArchiveMethod::GetLedgerMark => "/v1/ledger/mark",
             ArchiveMethod::AcceptLedger => "/v1/ledger/accept",

@@ -14,7 +14,7 @@ use windfall_proto::v1;
 use windfall_proto::v1::send_client::SendClient;
 use windfall_proto::v1::tokens_client::TokensClient;
 
-const PATHS: [(&str, Role); 49] = [
+const PATHS: [(&str, Role); 50] = [
     ("/v1/bonuses/send", Role::Send),
     ("/v1/bonuses/send-batch", Role::Send),
     ("/v1/tokens/list", Role::Verify),
@@ -28,6 +28,7 @@ const PATHS: [(&str, Role); 49] = [
     ("/v1/budgets/list", Role::Operate),
     ("/v1/reserved/list", Role::Operate),
     ("/v1/reserved/release", Role::Operate),
+    ("/v1/orders/get", Role::Operate),
     ("/v1/withdrawals/held", Role::Operate),
     ("/v1/ledger/mark", Role::Operate),
     ("/v1/ledger/accept", Role::Operate),

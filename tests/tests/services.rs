@@ -143,6 +143,26 @@ fn batches_lists_grants_and_the_archive() {
     let refused = operate("grants", &["budgets"]);
     assert!(refused.code == Some(2) && refused.stderr.contains("operate"), "{refused}");
 
+    let find = |key: &str, args: &[&str]| {
+        let run = Run::new(plain()).args(["find", "--server", &service.url()]).args(args);
+        run.env("WINDFALL_KEY", &service.keys[key]).end()
+    };
+    let found = find("operator", &["g:1"]);
+    assert!(found.code == Some(0) && found.stdout.contains("credited by the ledger"), "{found}");
+    assert!(found.stdout.contains("conflict"), "what the archive has of it is shown, too: {found}");
+    let found = find("operator", &["g:1", "--json"]).json();
+    assert_eq!(
+        (&found["order"]["status"], number(&found["order"]["amount"])),
+        (&json!("ORDER_STATUS_CREDITED"), 5)
+    );
+    assert_eq!(number(&found["archived"][0]["event"]["bonus"]["amount"]), 6, "{found}");
+    let unknown = find("operator", &["never-seen"]);
+    assert!(unknown.code == Some(1) && unknown.stdout.contains("does not know"), "{unknown}");
+    let refused = find("grants", &["g:1"]);
+    assert!(refused.code == Some(2) && refused.stderr.contains("operate"), "{refused}");
+    let wrong = find("operator", &["two\nlines"]);
+    assert!(wrong.code == Some(2) && wrong.stderr.contains("trade_no"), "{wrong}");
+
     // What was credited is there after a kill, and what was sent arrives.
     drop(service.kill());
     let service = Service::dev(&data);
@@ -170,6 +190,7 @@ fn who_may_do_what() {
         ("/v1/budgets/list", "operator"),
         ("/v1/reserved/list", "operator"),
         ("/v1/reserved/release", "operator"),
+        ("/v1/orders/get", "operator"),
         ("/v1/withdrawals/held", "operator"),
         ("/v1/ledger/mark", "operator"),
         ("/v1/ledger/accept", "operator"),

@@ -349,6 +349,7 @@ async fn codes(channel: &Channel, key: Option<&String>, user_id: Option<i64>) ->
         archive_client::ArchiveClient.list_budgets
         archive_client::ArchiveClient.list_reserved
         archive_client::ArchiveClient.release_reserved
+        archive_client::ArchiveClient.get_order
         archive_client::ArchiveClient.list_held
         archive_client::ArchiveClient.get_ledger_mark
         archive_client::ArchiveClient.accept_ledger
@@ -364,7 +365,7 @@ async fn errors_of_callers(service: &Service) {
             assert_eq!(code, Code::Unauthenticated, "{method} with the key {key:?}");
         }
     }
-    let owners = [("activity", 0..2), ("wallet-front", 2..6), ("grants", 6..9), ("operator", 9..18)];
+    let owners = [("activity", 0..2), ("wallet-front", 2..6), ("grants", 6..9), ("operator", 9..19)];
     for (caller, own) in owners {
         let key = service.keys.get(caller);
         for (at, (method, code)) in codes(&channel, key, None).await.into_iter().enumerate() {

@@ -5,6 +5,7 @@ pub mod access;
 pub mod archive;
 mod ask;
 pub mod backfill;
+pub mod find;
 pub mod jobs;
 pub mod keys;
 pub mod ledger;

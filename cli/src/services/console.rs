@@ -56,7 +56,7 @@ impl Showing {
         let scheme = if is_tls { "https" } else { "http" };
         println!("windfall console is at {scheme}://{}/console/", server.address());
         let console = self.0;
-        tasks.spawn("console", move || {
+        tasks.spawn_aside("console", move || {
             let console = console.clone();
             async move { console.follow().await }
         })
@@ -64,11 +64,9 @@ impl Showing {
 }
 
 impl ServiceOptions {
-    /// Whether a process of this role has the console beside its services. Where nobody has asked for it, it is not opened
-    /// to a network on which keys would be read.
+    /// Whether a process of this role has the console beside its services.
     pub fn has_console(&self, role: Role) -> bool {
-        let is_safe = self.serve.tls.is_some() || self.serve.listen.ip().is_loopback();
-        role == Role::Serve && self.console.enabled.unwrap_or(is_safe)
+        role == Role::Serve && self.console.enabled.unwrap_or(false)
     }
 }
 
@@ -139,18 +137,14 @@ mod tests {
     }
 
     #[test]
-    fn serve_alone_has_the_console_beside_its_services_where_keys_are_not_read_on_the_way() {
+    fn serve_alone_has_the_console_beside_its_services_where_it_is_asked_for() {
         let has = |text: &str| {
             let options = load(text).unwrap();
             [Role::Serve, Role::RewardService, Role::Console].map(|role| options.has_console(role))
         };
-        assert_eq!(has(""), [true, false, false]);
+        assert_eq!(has(""), [false; 3]);
         assert_eq!(has("[console]\nenabled = false\n"), [false; 3]);
-        let open = "[serve]\nlisten = \"0.0.0.0:8443\"\n";
-        assert_eq!(has(open), [false; 3]);
-        assert_eq!(has(&format!("{open}[console]\nenabled = true\n")), [true, false, false]);
-        let tls = format!("{open}[serve.tls]\ncert_file = \"c\"\nkey_file = \"k\"\n");
-        assert_eq!(has(&tls), [true, false, false]);
+        assert_eq!(has("[console]\nenabled = true\n"), [true, false, false]);
     }
 
     #[test]

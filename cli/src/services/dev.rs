@@ -97,6 +97,7 @@ pub fn prepare(options: &mut ServiceOptions, clock: &Clock) -> Result<()> {
         options.scheduler.tenants.insert(options.tenant.clone(), tenant);
         println!("Timers of the target `hook` are posted to {HOOK}, those of `rewards` send rewards.");
     }
+    options.console.enabled.get_or_insert(true);
     let_operator_change_rules(&mut options.console);
     if let Some(jobs) = &mut options.jobs
         && jobs.allow.is_empty()
@@ -113,7 +114,9 @@ pub fn prepare(options: &mut ServiceOptions, clock: &Clock) -> Result<()> {
 fn let_operator_change_rules(console: &mut ConsoleOptions) {
     if console.rules.is_none() {
         console.rules = Some(RulesRight::Change);
-        console.rules_changed_by = vec![OPERATOR.into()];
+        if console.rules_changed_by.is_empty() {
+            console.rules_changed_by = vec![OPERATOR.into()];
+        }
     }
 }
 

@@ -65,6 +65,26 @@ impl Tasks {
     where
         F: Future<Output = ()> + Send + 'static,
     {
+        self.spawn_until(PANICS_MAX, name, work)
+    }
+
+    /// The same for a task that the process can do without: however often it panics, the process goes on.
+    pub fn spawn_aside<F>(&self, name: &'static str, work: impl Fn() -> F + Send + 'static) -> Background
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        self.spawn_until(u32::MAX, name, work)
+    }
+
+    fn spawn_until<F>(
+        &self,
+        panics_max: u32,
+        name: &'static str,
+        work: impl Fn() -> F + Send + 'static,
+    ) -> Background
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
         self.0.panics.lock().entry(name).or_default();
         let own = self.clone();
         let task = tokio::spawn(async move {
@@ -77,8 +97,8 @@ impl Tasks {
                     Err(error) if error.is_panic() => {}
                     _ => return,
                 }
-                in_a_row = if began.elapsed() >= SOUND { 1 } else { in_a_row + 1 };
-                own.panicked(name, in_a_row);
+                in_a_row = if began.elapsed() >= SOUND { 1 } else { in_a_row.saturating_add(1) };
+                own.panicked(name, in_a_row, panics_max);
                 let doubled = PAUSE_FIRST.saturating_mul(1 << in_a_row.min(16).saturating_sub(1));
                 tokio::time::sleep(doubled.min(PAUSE_MAX)).await;
             }
@@ -115,10 +135,10 @@ impl Tasks {
         }
     }
 
-    fn panicked(&self, name: &'static str, in_a_row: u32) {
+    fn panicked(&self, name: &'static str, in_a_row: u32, panics_max: u32) {
         *self.0.panics.lock().entry(name).or_default() += 1;
         tracing::error!(task = name, in_a_row, "a task has panicked and is started again");
-        if in_a_row >= PANICS_MAX {
+        if in_a_row >= panics_max {
             let why = format!("the task for {name} has panicked {in_a_row} times in a row");
             self.fatal(Hopeless::Failed(why));
         }
@@ -240,6 +260,14 @@ mod tests {
         assert!(why.contains("trial") && why.contains("8 times in a row"), "{why}");
         assert_eq!(starts.load(Relaxed), PANICS_MAX);
         assert_eq!(health.failing()["live"], why);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_the_process_can_do_without_never_ends_it() {
+        let tasks = Tasks::new(Health::new());
+        let _task = tasks.spawn_aside("aside", || async { panic!("always") });
+        assert!(tokio::time::timeout(PAUSE_MAX * 100, tasks.hopeless()).await.is_err());
+        assert!(tasks.panics()[0].1 > 10 * u64::from(PANICS_MAX));
     }
 
     #[tokio::test(start_paused = true)]

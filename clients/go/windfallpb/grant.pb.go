@@ -89,6 +89,61 @@ func (GrantOutcome) EnumDescriptor() ([]byte, []int) {
 	return file_windfall_v1_grant_proto_rawDescGZIP(), []int{0}
 }
 
+type OrderStatus int32
+
+const (
+	OrderStatus_ORDER_STATUS_UNSPECIFIED OrderStatus = 0
+	// Its budget is held: it waits for its event, or for its payer.
+	OrderStatus_ORDER_STATUS_RESERVED OrderStatus = 1
+	// Paid by the ledger, or by its payer.
+	OrderStatus_ORDER_STATUS_CREDITED OrderStatus = 2
+	// Not paid. A replay of its entry in the archive may still credit it.
+	OrderStatus_ORDER_STATUS_REJECTED OrderStatus = 3
+)
+
+// Enum value maps for OrderStatus.
+var (
+	OrderStatus_name = map[int32]string{
+		0: "ORDER_STATUS_UNSPECIFIED",
+		1: "ORDER_STATUS_RESERVED",
+		2: "ORDER_STATUS_CREDITED",
+		3: "ORDER_STATUS_REJECTED",
+	}
+	OrderStatus_value = map[string]int32{
+		"ORDER_STATUS_UNSPECIFIED": 0,
+		"ORDER_STATUS_RESERVED":    1,
+		"ORDER_STATUS_CREDITED":    2,
+		"ORDER_STATUS_REJECTED":    3,
+	}
+)
+
+func (x OrderStatus) Enum() *OrderStatus {
+	p := new(OrderStatus)
+	*p = x
+	return p
+}
+
+func (x OrderStatus) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (OrderStatus) Descriptor() protoreflect.EnumDescriptor {
+	return file_windfall_v1_grant_proto_enumTypes[1].Descriptor()
+}
+
+func (OrderStatus) Type() protoreflect.EnumType {
+	return &file_windfall_v1_grant_proto_enumTypes[1]
+}
+
+func (x OrderStatus) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use OrderStatus.Descriptor instead.
+func (OrderStatus) EnumDescriptor() ([]byte, []int) {
+	return file_windfall_v1_grant_proto_rawDescGZIP(), []int{1}
+}
+
 type GrantRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Event         *BonusEvent            `protobuf:"bytes,1,opt,name=event,proto3" json:"event,omitempty"`
@@ -1370,6 +1425,232 @@ func (*ReleaseReservedReply) Descriptor() ([]byte, []int) {
 	return file_windfall_v1_grant_proto_rawDescGZIP(), []int{21}
 }
 
+type GetOrderRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	TradeNo       string                 `protobuf:"bytes,1,opt,name=trade_no,json=tradeNo,proto3" json:"trade_no,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetOrderRequest) Reset() {
+	*x = GetOrderRequest{}
+	mi := &file_windfall_v1_grant_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetOrderRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetOrderRequest) ProtoMessage() {}
+
+func (x *GetOrderRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windfall_v1_grant_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetOrderRequest.ProtoReflect.Descriptor instead.
+func (*GetOrderRequest) Descriptor() ([]byte, []int) {
+	return file_windfall_v1_grant_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *GetOrderRequest) GetTradeNo() string {
+	if x != nil {
+		return x.TradeNo
+	}
+	return ""
+}
+
+type LedgerOrder struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	TradeNo   string                 `protobuf:"bytes,1,opt,name=trade_no,json=tradeNo,proto3" json:"trade_no,omitempty"`
+	UserId    int64                  `protobuf:"varint,2,opt,name=user_id,json=userId,proto3" json:"user_id,omitempty"`
+	Activity  string                 `protobuf:"bytes,3,opt,name=activity,proto3" json:"activity,omitempty"`
+	Scene     string                 `protobuf:"bytes,4,opt,name=scene,proto3" json:"scene,omitempty"`
+	BonusType string                 `protobuf:"bytes,5,opt,name=bonus_type,json=bonusType,proto3" json:"bonus_type,omitempty"`
+	Amount    int64                  `protobuf:"varint,6,opt,name=amount,proto3" json:"amount,omitempty"`
+	Status    OrderStatus            `protobuf:"varint,7,opt,name=status,proto3,enum=windfall.v1.OrderStatus" json:"status,omitempty"`
+	// Why it was rejected.
+	Reason string `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"`
+	// The downstream that it is reserved for, or was; empty: the ledger pays it.
+	Payer string `protobuf:"bytes,9,opt,name=payer,proto3" json:"payer,omitempty"`
+	// When the ledger first saw it, in Unix milliseconds.
+	CreatedMs int64 `protobuf:"varint,10,opt,name=created_ms,json=createdMs,proto3" json:"created_ms,omitempty"`
+	// When it was credited or rejected; 0: it is reserved.
+	DecidedMs     int64 `protobuf:"varint,11,opt,name=decided_ms,json=decidedMs,proto3" json:"decided_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LedgerOrder) Reset() {
+	*x = LedgerOrder{}
+	mi := &file_windfall_v1_grant_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LedgerOrder) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LedgerOrder) ProtoMessage() {}
+
+func (x *LedgerOrder) ProtoReflect() protoreflect.Message {
+	mi := &file_windfall_v1_grant_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LedgerOrder.ProtoReflect.Descriptor instead.
+func (*LedgerOrder) Descriptor() ([]byte, []int) {
+	return file_windfall_v1_grant_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *LedgerOrder) GetTradeNo() string {
+	if x != nil {
+		return x.TradeNo
+	}
+	return ""
+}
+
+func (x *LedgerOrder) GetUserId() int64 {
+	if x != nil {
+		return x.UserId
+	}
+	return 0
+}
+
+func (x *LedgerOrder) GetActivity() string {
+	if x != nil {
+		return x.Activity
+	}
+	return ""
+}
+
+func (x *LedgerOrder) GetScene() string {
+	if x != nil {
+		return x.Scene
+	}
+	return ""
+}
+
+func (x *LedgerOrder) GetBonusType() string {
+	if x != nil {
+		return x.BonusType
+	}
+	return ""
+}
+
+func (x *LedgerOrder) GetAmount() int64 {
+	if x != nil {
+		return x.Amount
+	}
+	return 0
+}
+
+func (x *LedgerOrder) GetStatus() OrderStatus {
+	if x != nil {
+		return x.Status
+	}
+	return OrderStatus_ORDER_STATUS_UNSPECIFIED
+}
+
+func (x *LedgerOrder) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *LedgerOrder) GetPayer() string {
+	if x != nil {
+		return x.Payer
+	}
+	return ""
+}
+
+func (x *LedgerOrder) GetCreatedMs() int64 {
+	if x != nil {
+		return x.CreatedMs
+	}
+	return 0
+}
+
+func (x *LedgerOrder) GetDecidedMs() int64 {
+	if x != nil {
+		return x.DecidedMs
+	}
+	return 0
+}
+
+type GetOrderReply struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Absent: the ledger does not know it. It may be on its way, or was refused before it had a row.
+	Order *LedgerOrder `protobuf:"bytes,1,opt,name=order,proto3" json:"order,omitempty"`
+	// What the archive has of it, oldest first, the first 100.
+	Archived      []*ArchiveEntry `protobuf:"bytes,2,rep,name=archived,proto3" json:"archived,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetOrderReply) Reset() {
+	*x = GetOrderReply{}
+	mi := &file_windfall_v1_grant_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetOrderReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetOrderReply) ProtoMessage() {}
+
+func (x *GetOrderReply) ProtoReflect() protoreflect.Message {
+	mi := &file_windfall_v1_grant_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetOrderReply.ProtoReflect.Descriptor instead.
+func (*GetOrderReply) Descriptor() ([]byte, []int) {
+	return file_windfall_v1_grant_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *GetOrderReply) GetOrder() *LedgerOrder {
+	if x != nil {
+		return x.Order
+	}
+	return nil
+}
+
+func (x *GetOrderReply) GetArchived() []*ArchiveEntry {
+	if x != nil {
+		return x.Archived
+	}
+	return nil
+}
+
 type ListHeldRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Only withdrawals that are held for at least so long.
@@ -1384,7 +1665,7 @@ type ListHeldRequest struct {
 
 func (x *ListHeldRequest) Reset() {
 	*x = ListHeldRequest{}
-	mi := &file_windfall_v1_grant_proto_msgTypes[22]
+	mi := &file_windfall_v1_grant_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1396,7 +1677,7 @@ func (x *ListHeldRequest) String() string {
 func (*ListHeldRequest) ProtoMessage() {}
 
 func (x *ListHeldRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windfall_v1_grant_proto_msgTypes[22]
+	mi := &file_windfall_v1_grant_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1409,7 +1690,7 @@ func (x *ListHeldRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListHeldRequest.ProtoReflect.Descriptor instead.
 func (*ListHeldRequest) Descriptor() ([]byte, []int) {
-	return file_windfall_v1_grant_proto_rawDescGZIP(), []int{22}
+	return file_windfall_v1_grant_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ListHeldRequest) GetOlderThanMs() uint64 {
@@ -1448,7 +1729,7 @@ type HeldWithdrawal struct {
 
 func (x *HeldWithdrawal) Reset() {
 	*x = HeldWithdrawal{}
-	mi := &file_windfall_v1_grant_proto_msgTypes[23]
+	mi := &file_windfall_v1_grant_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1460,7 +1741,7 @@ func (x *HeldWithdrawal) String() string {
 func (*HeldWithdrawal) ProtoMessage() {}
 
 func (x *HeldWithdrawal) ProtoReflect() protoreflect.Message {
-	mi := &file_windfall_v1_grant_proto_msgTypes[23]
+	mi := &file_windfall_v1_grant_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1473,7 +1754,7 @@ func (x *HeldWithdrawal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeldWithdrawal.ProtoReflect.Descriptor instead.
 func (*HeldWithdrawal) Descriptor() ([]byte, []int) {
-	return file_windfall_v1_grant_proto_rawDescGZIP(), []int{23}
+	return file_windfall_v1_grant_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *HeldWithdrawal) GetWithdrawalId() string {
@@ -1529,7 +1810,7 @@ type ListHeldReply struct {
 
 func (x *ListHeldReply) Reset() {
 	*x = ListHeldReply{}
-	mi := &file_windfall_v1_grant_proto_msgTypes[24]
+	mi := &file_windfall_v1_grant_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1541,7 +1822,7 @@ func (x *ListHeldReply) String() string {
 func (*ListHeldReply) ProtoMessage() {}
 
 func (x *ListHeldReply) ProtoReflect() protoreflect.Message {
-	mi := &file_windfall_v1_grant_proto_msgTypes[24]
+	mi := &file_windfall_v1_grant_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1554,7 +1835,7 @@ func (x *ListHeldReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListHeldReply.ProtoReflect.Descriptor instead.
 func (*ListHeldReply) Descriptor() ([]byte, []int) {
-	return file_windfall_v1_grant_proto_rawDescGZIP(), []int{24}
+	return file_windfall_v1_grant_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ListHeldReply) GetWithdrawals() []*HeldWithdrawal {
@@ -1579,7 +1860,7 @@ type GetLedgerMarkRequest struct {
 
 func (x *GetLedgerMarkRequest) Reset() {
 	*x = GetLedgerMarkRequest{}
-	mi := &file_windfall_v1_grant_proto_msgTypes[25]
+	mi := &file_windfall_v1_grant_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1591,7 +1872,7 @@ func (x *GetLedgerMarkRequest) String() string {
 func (*GetLedgerMarkRequest) ProtoMessage() {}
 
 func (x *GetLedgerMarkRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windfall_v1_grant_proto_msgTypes[25]
+	mi := &file_windfall_v1_grant_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1604,7 +1885,7 @@ func (x *GetLedgerMarkRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLedgerMarkRequest.ProtoReflect.Descriptor instead.
 func (*GetLedgerMarkRequest) Descriptor() ([]byte, []int) {
-	return file_windfall_v1_grant_proto_rawDescGZIP(), []int{25}
+	return file_windfall_v1_grant_proto_rawDescGZIP(), []int{28}
 }
 
 // A number of the beats that the ledger counts, and where it was committed.
@@ -1627,7 +1908,7 @@ type LedgerMark struct {
 
 func (x *LedgerMark) Reset() {
 	*x = LedgerMark{}
-	mi := &file_windfall_v1_grant_proto_msgTypes[26]
+	mi := &file_windfall_v1_grant_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1639,7 +1920,7 @@ func (x *LedgerMark) String() string {
 func (*LedgerMark) ProtoMessage() {}
 
 func (x *LedgerMark) ProtoReflect() protoreflect.Message {
-	mi := &file_windfall_v1_grant_proto_msgTypes[26]
+	mi := &file_windfall_v1_grant_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1652,7 +1933,7 @@ func (x *LedgerMark) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LedgerMark.ProtoReflect.Descriptor instead.
 func (*LedgerMark) Descriptor() ([]byte, []int) {
-	return file_windfall_v1_grant_proto_rawDescGZIP(), []int{26}
+	return file_windfall_v1_grant_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *LedgerMark) GetGeneration() int64 {
@@ -1716,7 +1997,7 @@ type GetLedgerMarkReply struct {
 
 func (x *GetLedgerMarkReply) Reset() {
 	*x = GetLedgerMarkReply{}
-	mi := &file_windfall_v1_grant_proto_msgTypes[27]
+	mi := &file_windfall_v1_grant_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1728,7 +2009,7 @@ func (x *GetLedgerMarkReply) String() string {
 func (*GetLedgerMarkReply) ProtoMessage() {}
 
 func (x *GetLedgerMarkReply) ProtoReflect() protoreflect.Message {
-	mi := &file_windfall_v1_grant_proto_msgTypes[27]
+	mi := &file_windfall_v1_grant_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1741,7 +2022,7 @@ func (x *GetLedgerMarkReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLedgerMarkReply.ProtoReflect.Descriptor instead.
 func (*GetLedgerMarkReply) Descriptor() ([]byte, []int) {
-	return file_windfall_v1_grant_proto_rawDescGZIP(), []int{27}
+	return file_windfall_v1_grant_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *GetLedgerMarkReply) GetWentBack() bool {
@@ -1797,7 +2078,7 @@ type AcceptLedgerRequest struct {
 
 func (x *AcceptLedgerRequest) Reset() {
 	*x = AcceptLedgerRequest{}
-	mi := &file_windfall_v1_grant_proto_msgTypes[28]
+	mi := &file_windfall_v1_grant_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1809,7 +2090,7 @@ func (x *AcceptLedgerRequest) String() string {
 func (*AcceptLedgerRequest) ProtoMessage() {}
 
 func (x *AcceptLedgerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windfall_v1_grant_proto_msgTypes[28]
+	mi := &file_windfall_v1_grant_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1822,7 +2103,7 @@ func (x *AcceptLedgerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcceptLedgerRequest.ProtoReflect.Descriptor instead.
 func (*AcceptLedgerRequest) Descriptor() ([]byte, []int) {
-	return file_windfall_v1_grant_proto_rawDescGZIP(), []int{28}
+	return file_windfall_v1_grant_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *AcceptLedgerRequest) GetGeneration() int64 {
@@ -1875,7 +2156,7 @@ type AcceptLedgerReply struct {
 
 func (x *AcceptLedgerReply) Reset() {
 	*x = AcceptLedgerReply{}
-	mi := &file_windfall_v1_grant_proto_msgTypes[29]
+	mi := &file_windfall_v1_grant_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1887,7 +2168,7 @@ func (x *AcceptLedgerReply) String() string {
 func (*AcceptLedgerReply) ProtoMessage() {}
 
 func (x *AcceptLedgerReply) ProtoReflect() protoreflect.Message {
-	mi := &file_windfall_v1_grant_proto_msgTypes[29]
+	mi := &file_windfall_v1_grant_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1900,7 +2181,7 @@ func (x *AcceptLedgerReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcceptLedgerReply.ProtoReflect.Descriptor instead.
 func (*AcceptLedgerReply) Descriptor() ([]byte, []int) {
-	return file_windfall_v1_grant_proto_rawDescGZIP(), []int{29}
+	return file_windfall_v1_grant_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *AcceptLedgerReply) GetLedger() *LedgerMark {
@@ -2022,7 +2303,28 @@ const file_windfall_v1_grant_proto_rawDesc = "" +
 	"\x16ReleaseReservedRequest\x12\x19\n" +
 	"\btrade_no\x18\x01 \x01(\tR\atradeNo\x12\x14\n" +
 	"\x05actor\x18\x02 \x01(\tR\x05actor\"\x16\n" +
-	"\x14ReleaseReservedReply\"h\n" +
+	"\x14ReleaseReservedReply\",\n" +
+	"\x0fGetOrderRequest\x12\x19\n" +
+	"\btrade_no\x18\x01 \x01(\tR\atradeNo\"\xc8\x02\n" +
+	"\vLedgerOrder\x12\x19\n" +
+	"\btrade_no\x18\x01 \x01(\tR\atradeNo\x12\x17\n" +
+	"\auser_id\x18\x02 \x01(\x03R\x06userId\x12\x1a\n" +
+	"\bactivity\x18\x03 \x01(\tR\bactivity\x12\x14\n" +
+	"\x05scene\x18\x04 \x01(\tR\x05scene\x12\x1d\n" +
+	"\n" +
+	"bonus_type\x18\x05 \x01(\tR\tbonusType\x12\x16\n" +
+	"\x06amount\x18\x06 \x01(\x03R\x06amount\x120\n" +
+	"\x06status\x18\a \x01(\x0e2\x18.windfall.v1.OrderStatusR\x06status\x12\x16\n" +
+	"\x06reason\x18\b \x01(\tR\x06reason\x12\x14\n" +
+	"\x05payer\x18\t \x01(\tR\x05payer\x12\x1d\n" +
+	"\n" +
+	"created_ms\x18\n" +
+	" \x01(\x03R\tcreatedMs\x12\x1d\n" +
+	"\n" +
+	"decided_ms\x18\v \x01(\x03R\tdecidedMs\"v\n" +
+	"\rGetOrderReply\x12.\n" +
+	"\x05order\x18\x01 \x01(\v2\x18.windfall.v1.LedgerOrderR\x05order\x125\n" +
+	"\barchived\x18\x02 \x03(\v2\x19.windfall.v1.ArchiveEntryR\barchived\"h\n" +
 	"\x0fListHeldRequest\x12\"\n" +
 	"\rolder_than_ms\x18\x01 \x01(\x04R\volderThanMs\x12\x14\n" +
 	"\x05after\x18\x02 \x01(\tR\x05after\x12\x1b\n" +
@@ -2077,13 +2379,18 @@ const file_windfall_v1_grant_proto_rawDesc = "" +
 	"\x16GRANT_OUTCOME_CONFLICT\x10\x03\x12\x1a\n" +
 	"\x16GRANT_OUTCOME_REJECTED\x10\x04\x12\x17\n" +
 	"\x13GRANT_OUTCOME_RETRY\x10\x05\x12\x1a\n" +
-	"\x16GRANT_OUTCOME_ACCEPTED\x10\x062\xde\x01\n" +
+	"\x16GRANT_OUTCOME_ACCEPTED\x10\x06*|\n" +
+	"\vOrderStatus\x12\x1c\n" +
+	"\x18ORDER_STATUS_UNSPECIFIED\x10\x00\x12\x19\n" +
+	"\x15ORDER_STATUS_RESERVED\x10\x01\x12\x19\n" +
+	"\x15ORDER_STATUS_CREDITED\x10\x02\x12\x19\n" +
+	"\x15ORDER_STATUS_REJECTED\x10\x032\xde\x01\n" +
 	"\aRewards\x12;\n" +
 	"\x05Grant\x12\x19.windfall.v1.GrantRequest\x1a\x17.windfall.v1.GrantReply\x12J\n" +
 	"\n" +
 	"GrantBatch\x12\x1e.windfall.v1.GrantBatchRequest\x1a\x1c.windfall.v1.GrantBatchReply\x12J\n" +
 	"\n" +
-	"GrantAsync\x12\x1e.windfall.v1.GrantAsyncRequest\x1a\x1c.windfall.v1.GrantAsyncReply2\xe8\x05\n" +
+	"GrantAsync\x12\x1e.windfall.v1.GrantAsyncRequest\x1a\x1c.windfall.v1.GrantAsyncReply2\xae\x06\n" +
 	"\aArchive\x12M\n" +
 	"\vListArchive\x12\x1f.windfall.v1.ListArchiveRequest\x1a\x1d.windfall.v1.ListArchiveReply\x12M\n" +
 	"\vGetArchived\x12\x1f.windfall.v1.GetArchivedRequest\x1a\x1d.windfall.v1.GetArchivedReply\x12V\n" +
@@ -2091,6 +2398,7 @@ const file_windfall_v1_grant_proto_rawDesc = "" +
 	"\vListBudgets\x12\x1f.windfall.v1.ListBudgetsRequest\x1a\x1d.windfall.v1.ListBudgetsReply\x12P\n" +
 	"\fListReserved\x12 .windfall.v1.ListReservedRequest\x1a\x1e.windfall.v1.ListReservedReply\x12Y\n" +
 	"\x0fReleaseReserved\x12#.windfall.v1.ReleaseReservedRequest\x1a!.windfall.v1.ReleaseReservedReply\x12D\n" +
+	"\bGetOrder\x12\x1c.windfall.v1.GetOrderRequest\x1a\x1a.windfall.v1.GetOrderReply\x12D\n" +
 	"\bListHeld\x12\x1c.windfall.v1.ListHeldRequest\x1a\x1a.windfall.v1.ListHeldReply\x12S\n" +
 	"\rGetLedgerMark\x12!.windfall.v1.GetLedgerMarkRequest\x1a\x1f.windfall.v1.GetLedgerMarkReply\x12P\n" +
 	"\fAcceptLedger\x12 .windfall.v1.AcceptLedgerRequest\x1a\x1e.windfall.v1.AcceptLedgerReplyB\\\n" +
@@ -2108,90 +2416,99 @@ func file_windfall_v1_grant_proto_rawDescGZIP() []byte {
 	return file_windfall_v1_grant_proto_rawDescData
 }
 
-var file_windfall_v1_grant_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_windfall_v1_grant_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
+var file_windfall_v1_grant_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_windfall_v1_grant_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
 var file_windfall_v1_grant_proto_goTypes = []any{
 	(GrantOutcome)(0),              // 0: windfall.v1.GrantOutcome
-	(*GrantRequest)(nil),           // 1: windfall.v1.GrantRequest
-	(*GrantBatchRequest)(nil),      // 2: windfall.v1.GrantBatchRequest
-	(*GrantReply)(nil),             // 3: windfall.v1.GrantReply
-	(*GrantBatchReply)(nil),        // 4: windfall.v1.GrantBatchReply
-	(*GrantAsyncRequest)(nil),      // 5: windfall.v1.GrantAsyncRequest
-	(*GrantAsyncReply)(nil),        // 6: windfall.v1.GrantAsyncReply
-	(*ListArchiveRequest)(nil),     // 7: windfall.v1.ListArchiveRequest
-	(*ArchiveEntry)(nil),           // 8: windfall.v1.ArchiveEntry
-	(*ArchiveReplay)(nil),          // 9: windfall.v1.ArchiveReplay
-	(*ListArchiveReply)(nil),       // 10: windfall.v1.ListArchiveReply
-	(*GetArchivedRequest)(nil),     // 11: windfall.v1.GetArchivedRequest
-	(*GetArchivedReply)(nil),       // 12: windfall.v1.GetArchivedReply
-	(*ReplayArchivedRequest)(nil),  // 13: windfall.v1.ReplayArchivedRequest
-	(*ReplayArchivedReply)(nil),    // 14: windfall.v1.ReplayArchivedReply
-	(*ListBudgetsRequest)(nil),     // 15: windfall.v1.ListBudgetsRequest
-	(*BudgetLine)(nil),             // 16: windfall.v1.BudgetLine
-	(*ListBudgetsReply)(nil),       // 17: windfall.v1.ListBudgetsReply
-	(*ListReservedRequest)(nil),    // 18: windfall.v1.ListReservedRequest
-	(*ReservedOrder)(nil),          // 19: windfall.v1.ReservedOrder
-	(*ListReservedReply)(nil),      // 20: windfall.v1.ListReservedReply
-	(*ReleaseReservedRequest)(nil), // 21: windfall.v1.ReleaseReservedRequest
-	(*ReleaseReservedReply)(nil),   // 22: windfall.v1.ReleaseReservedReply
-	(*ListHeldRequest)(nil),        // 23: windfall.v1.ListHeldRequest
-	(*HeldWithdrawal)(nil),         // 24: windfall.v1.HeldWithdrawal
-	(*ListHeldReply)(nil),          // 25: windfall.v1.ListHeldReply
-	(*GetLedgerMarkRequest)(nil),   // 26: windfall.v1.GetLedgerMarkRequest
-	(*LedgerMark)(nil),             // 27: windfall.v1.LedgerMark
-	(*GetLedgerMarkReply)(nil),     // 28: windfall.v1.GetLedgerMarkReply
-	(*AcceptLedgerRequest)(nil),    // 29: windfall.v1.AcceptLedgerRequest
-	(*AcceptLedgerReply)(nil),      // 30: windfall.v1.AcceptLedgerReply
-	(*BonusEvent)(nil),             // 31: windfall.v1.BonusEvent
+	(OrderStatus)(0),               // 1: windfall.v1.OrderStatus
+	(*GrantRequest)(nil),           // 2: windfall.v1.GrantRequest
+	(*GrantBatchRequest)(nil),      // 3: windfall.v1.GrantBatchRequest
+	(*GrantReply)(nil),             // 4: windfall.v1.GrantReply
+	(*GrantBatchReply)(nil),        // 5: windfall.v1.GrantBatchReply
+	(*GrantAsyncRequest)(nil),      // 6: windfall.v1.GrantAsyncRequest
+	(*GrantAsyncReply)(nil),        // 7: windfall.v1.GrantAsyncReply
+	(*ListArchiveRequest)(nil),     // 8: windfall.v1.ListArchiveRequest
+	(*ArchiveEntry)(nil),           // 9: windfall.v1.ArchiveEntry
+	(*ArchiveReplay)(nil),          // 10: windfall.v1.ArchiveReplay
+	(*ListArchiveReply)(nil),       // 11: windfall.v1.ListArchiveReply
+	(*GetArchivedRequest)(nil),     // 12: windfall.v1.GetArchivedRequest
+	(*GetArchivedReply)(nil),       // 13: windfall.v1.GetArchivedReply
+	(*ReplayArchivedRequest)(nil),  // 14: windfall.v1.ReplayArchivedRequest
+	(*ReplayArchivedReply)(nil),    // 15: windfall.v1.ReplayArchivedReply
+	(*ListBudgetsRequest)(nil),     // 16: windfall.v1.ListBudgetsRequest
+	(*BudgetLine)(nil),             // 17: windfall.v1.BudgetLine
+	(*ListBudgetsReply)(nil),       // 18: windfall.v1.ListBudgetsReply
+	(*ListReservedRequest)(nil),    // 19: windfall.v1.ListReservedRequest
+	(*ReservedOrder)(nil),          // 20: windfall.v1.ReservedOrder
+	(*ListReservedReply)(nil),      // 21: windfall.v1.ListReservedReply
+	(*ReleaseReservedRequest)(nil), // 22: windfall.v1.ReleaseReservedRequest
+	(*ReleaseReservedReply)(nil),   // 23: windfall.v1.ReleaseReservedReply
+	(*GetOrderRequest)(nil),        // 24: windfall.v1.GetOrderRequest
+	(*LedgerOrder)(nil),            // 25: windfall.v1.LedgerOrder
+	(*GetOrderReply)(nil),          // 26: windfall.v1.GetOrderReply
+	(*ListHeldRequest)(nil),        // 27: windfall.v1.ListHeldRequest
+	(*HeldWithdrawal)(nil),         // 28: windfall.v1.HeldWithdrawal
+	(*ListHeldReply)(nil),          // 29: windfall.v1.ListHeldReply
+	(*GetLedgerMarkRequest)(nil),   // 30: windfall.v1.GetLedgerMarkRequest
+	(*LedgerMark)(nil),             // 31: windfall.v1.LedgerMark
+	(*GetLedgerMarkReply)(nil),     // 32: windfall.v1.GetLedgerMarkReply
+	(*AcceptLedgerRequest)(nil),    // 33: windfall.v1.AcceptLedgerRequest
+	(*AcceptLedgerReply)(nil),      // 34: windfall.v1.AcceptLedgerReply
+	(*BonusEvent)(nil),             // 35: windfall.v1.BonusEvent
 }
 var file_windfall_v1_grant_proto_depIdxs = []int32{
-	31, // 0: windfall.v1.GrantRequest.event:type_name -> windfall.v1.BonusEvent
-	31, // 1: windfall.v1.GrantBatchRequest.events:type_name -> windfall.v1.BonusEvent
+	35, // 0: windfall.v1.GrantRequest.event:type_name -> windfall.v1.BonusEvent
+	35, // 1: windfall.v1.GrantBatchRequest.events:type_name -> windfall.v1.BonusEvent
 	0,  // 2: windfall.v1.GrantReply.outcome:type_name -> windfall.v1.GrantOutcome
-	3,  // 3: windfall.v1.GrantBatchReply.replies:type_name -> windfall.v1.GrantReply
-	31, // 4: windfall.v1.GrantAsyncRequest.events:type_name -> windfall.v1.BonusEvent
-	3,  // 5: windfall.v1.GrantAsyncReply.replies:type_name -> windfall.v1.GrantReply
-	31, // 6: windfall.v1.ArchiveEntry.event:type_name -> windfall.v1.BonusEvent
-	9,  // 7: windfall.v1.ArchiveEntry.replay:type_name -> windfall.v1.ArchiveReplay
-	8,  // 8: windfall.v1.ListArchiveReply.entries:type_name -> windfall.v1.ArchiveEntry
-	8,  // 9: windfall.v1.GetArchivedReply.entry:type_name -> windfall.v1.ArchiveEntry
-	9,  // 10: windfall.v1.GetArchivedReply.replays:type_name -> windfall.v1.ArchiveReplay
-	3,  // 11: windfall.v1.ReplayArchivedReply.reply:type_name -> windfall.v1.GrantReply
-	16, // 12: windfall.v1.ListBudgetsReply.budgets:type_name -> windfall.v1.BudgetLine
-	19, // 13: windfall.v1.ListReservedReply.orders:type_name -> windfall.v1.ReservedOrder
-	24, // 14: windfall.v1.ListHeldReply.withdrawals:type_name -> windfall.v1.HeldWithdrawal
-	27, // 15: windfall.v1.GetLedgerMarkReply.mark:type_name -> windfall.v1.LedgerMark
-	27, // 16: windfall.v1.GetLedgerMarkReply.ledger:type_name -> windfall.v1.LedgerMark
-	27, // 17: windfall.v1.AcceptLedgerReply.ledger:type_name -> windfall.v1.LedgerMark
-	1,  // 18: windfall.v1.Rewards.Grant:input_type -> windfall.v1.GrantRequest
-	2,  // 19: windfall.v1.Rewards.GrantBatch:input_type -> windfall.v1.GrantBatchRequest
-	5,  // 20: windfall.v1.Rewards.GrantAsync:input_type -> windfall.v1.GrantAsyncRequest
-	7,  // 21: windfall.v1.Archive.ListArchive:input_type -> windfall.v1.ListArchiveRequest
-	11, // 22: windfall.v1.Archive.GetArchived:input_type -> windfall.v1.GetArchivedRequest
-	13, // 23: windfall.v1.Archive.ReplayArchived:input_type -> windfall.v1.ReplayArchivedRequest
-	15, // 24: windfall.v1.Archive.ListBudgets:input_type -> windfall.v1.ListBudgetsRequest
-	18, // 25: windfall.v1.Archive.ListReserved:input_type -> windfall.v1.ListReservedRequest
-	21, // 26: windfall.v1.Archive.ReleaseReserved:input_type -> windfall.v1.ReleaseReservedRequest
-	23, // 27: windfall.v1.Archive.ListHeld:input_type -> windfall.v1.ListHeldRequest
-	26, // 28: windfall.v1.Archive.GetLedgerMark:input_type -> windfall.v1.GetLedgerMarkRequest
-	29, // 29: windfall.v1.Archive.AcceptLedger:input_type -> windfall.v1.AcceptLedgerRequest
-	3,  // 30: windfall.v1.Rewards.Grant:output_type -> windfall.v1.GrantReply
-	4,  // 31: windfall.v1.Rewards.GrantBatch:output_type -> windfall.v1.GrantBatchReply
-	6,  // 32: windfall.v1.Rewards.GrantAsync:output_type -> windfall.v1.GrantAsyncReply
-	10, // 33: windfall.v1.Archive.ListArchive:output_type -> windfall.v1.ListArchiveReply
-	12, // 34: windfall.v1.Archive.GetArchived:output_type -> windfall.v1.GetArchivedReply
-	14, // 35: windfall.v1.Archive.ReplayArchived:output_type -> windfall.v1.ReplayArchivedReply
-	17, // 36: windfall.v1.Archive.ListBudgets:output_type -> windfall.v1.ListBudgetsReply
-	20, // 37: windfall.v1.Archive.ListReserved:output_type -> windfall.v1.ListReservedReply
-	22, // 38: windfall.v1.Archive.ReleaseReserved:output_type -> windfall.v1.ReleaseReservedReply
-	25, // 39: windfall.v1.Archive.ListHeld:output_type -> windfall.v1.ListHeldReply
-	28, // 40: windfall.v1.Archive.GetLedgerMark:output_type -> windfall.v1.GetLedgerMarkReply
-	30, // 41: windfall.v1.Archive.AcceptLedger:output_type -> windfall.v1.AcceptLedgerReply
-	30, // [30:42] is the sub-list for method output_type
-	18, // [18:30] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	4,  // 3: windfall.v1.GrantBatchReply.replies:type_name -> windfall.v1.GrantReply
+	35, // 4: windfall.v1.GrantAsyncRequest.events:type_name -> windfall.v1.BonusEvent
+	4,  // 5: windfall.v1.GrantAsyncReply.replies:type_name -> windfall.v1.GrantReply
+	35, // 6: windfall.v1.ArchiveEntry.event:type_name -> windfall.v1.BonusEvent
+	10, // 7: windfall.v1.ArchiveEntry.replay:type_name -> windfall.v1.ArchiveReplay
+	9,  // 8: windfall.v1.ListArchiveReply.entries:type_name -> windfall.v1.ArchiveEntry
+	9,  // 9: windfall.v1.GetArchivedReply.entry:type_name -> windfall.v1.ArchiveEntry
+	10, // 10: windfall.v1.GetArchivedReply.replays:type_name -> windfall.v1.ArchiveReplay
+	4,  // 11: windfall.v1.ReplayArchivedReply.reply:type_name -> windfall.v1.GrantReply
+	17, // 12: windfall.v1.ListBudgetsReply.budgets:type_name -> windfall.v1.BudgetLine
+	20, // 13: windfall.v1.ListReservedReply.orders:type_name -> windfall.v1.ReservedOrder
+	1,  // 14: windfall.v1.LedgerOrder.status:type_name -> windfall.v1.OrderStatus
+	25, // 15: windfall.v1.GetOrderReply.order:type_name -> windfall.v1.LedgerOrder
+	9,  // 16: windfall.v1.GetOrderReply.archived:type_name -> windfall.v1.ArchiveEntry
+	28, // 17: windfall.v1.ListHeldReply.withdrawals:type_name -> windfall.v1.HeldWithdrawal
+	31, // 18: windfall.v1.GetLedgerMarkReply.mark:type_name -> windfall.v1.LedgerMark
+	31, // 19: windfall.v1.GetLedgerMarkReply.ledger:type_name -> windfall.v1.LedgerMark
+	31, // 20: windfall.v1.AcceptLedgerReply.ledger:type_name -> windfall.v1.LedgerMark
+	2,  // 21: windfall.v1.Rewards.Grant:input_type -> windfall.v1.GrantRequest
+	3,  // 22: windfall.v1.Rewards.GrantBatch:input_type -> windfall.v1.GrantBatchRequest
+	6,  // 23: windfall.v1.Rewards.GrantAsync:input_type -> windfall.v1.GrantAsyncRequest
+	8,  // 24: windfall.v1.Archive.ListArchive:input_type -> windfall.v1.ListArchiveRequest
+	12, // 25: windfall.v1.Archive.GetArchived:input_type -> windfall.v1.GetArchivedRequest
+	14, // 26: windfall.v1.Archive.ReplayArchived:input_type -> windfall.v1.ReplayArchivedRequest
+	16, // 27: windfall.v1.Archive.ListBudgets:input_type -> windfall.v1.ListBudgetsRequest
+	19, // 28: windfall.v1.Archive.ListReserved:input_type -> windfall.v1.ListReservedRequest
+	22, // 29: windfall.v1.Archive.ReleaseReserved:input_type -> windfall.v1.ReleaseReservedRequest
+	24, // 30: windfall.v1.Archive.GetOrder:input_type -> windfall.v1.GetOrderRequest
+	27, // 31: windfall.v1.Archive.ListHeld:input_type -> windfall.v1.ListHeldRequest
+	30, // 32: windfall.v1.Archive.GetLedgerMark:input_type -> windfall.v1.GetLedgerMarkRequest
+	33, // 33: windfall.v1.Archive.AcceptLedger:input_type -> windfall.v1.AcceptLedgerRequest
+	4,  // 34: windfall.v1.Rewards.Grant:output_type -> windfall.v1.GrantReply
+	5,  // 35: windfall.v1.Rewards.GrantBatch:output_type -> windfall.v1.GrantBatchReply
+	7,  // 36: windfall.v1.Rewards.GrantAsync:output_type -> windfall.v1.GrantAsyncReply
+	11, // 37: windfall.v1.Archive.ListArchive:output_type -> windfall.v1.ListArchiveReply
+	13, // 38: windfall.v1.Archive.GetArchived:output_type -> windfall.v1.GetArchivedReply
+	15, // 39: windfall.v1.Archive.ReplayArchived:output_type -> windfall.v1.ReplayArchivedReply
+	18, // 40: windfall.v1.Archive.ListBudgets:output_type -> windfall.v1.ListBudgetsReply
+	21, // 41: windfall.v1.Archive.ListReserved:output_type -> windfall.v1.ListReservedReply
+	23, // 42: windfall.v1.Archive.ReleaseReserved:output_type -> windfall.v1.ReleaseReservedReply
+	26, // 43: windfall.v1.Archive.GetOrder:output_type -> windfall.v1.GetOrderReply
+	29, // 44: windfall.v1.Archive.ListHeld:output_type -> windfall.v1.ListHeldReply
+	32, // 45: windfall.v1.Archive.GetLedgerMark:output_type -> windfall.v1.GetLedgerMarkReply
+	34, // 46: windfall.v1.Archive.AcceptLedger:output_type -> windfall.v1.AcceptLedgerReply
+	34, // [34:47] is the sub-list for method output_type
+	21, // [21:34] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_windfall_v1_grant_proto_init() }
@@ -2205,8 +2522,8 @@ func file_windfall_v1_grant_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windfall_v1_grant_proto_rawDesc), len(file_windfall_v1_grant_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   30,
+			NumEnums:      2,
+			NumMessages:   33,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

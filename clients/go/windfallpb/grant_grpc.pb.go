@@ -218,6 +218,7 @@ const (
 	Archive_ListBudgets_FullMethodName     = "/windfall.v1.Archive/ListBudgets"
 	Archive_ListReserved_FullMethodName    = "/windfall.v1.Archive/ListReserved"
 	Archive_ReleaseReserved_FullMethodName = "/windfall.v1.Archive/ReleaseReserved"
+	Archive_GetOrder_FullMethodName        = "/windfall.v1.Archive/GetOrder"
 	Archive_ListHeld_FullMethodName        = "/windfall.v1.Archive/ListHeld"
 	Archive_GetLedgerMark_FullMethodName   = "/windfall.v1.Archive/GetLedgerMark"
 	Archive_AcceptLedger_FullMethodName    = "/windfall.v1.Archive/AcceptLedger"
@@ -245,6 +246,9 @@ type ArchiveClient interface {
 	// name of the caller's key and what `actor` adds to it. If its event comes after all, it is rejected and archived.
 	// What a downstream has paid all the same, a replay finds and credits. Errors: NOT_FOUND, where it is not reserved.
 	ReleaseReserved(ctx context.Context, in *ReleaseReservedRequest, opts ...grpc.CallOption) (*ReleaseReservedReply, error)
+	// Where a reward is, by its order number: its row in the ledger, and its entries in the archive. The ledger does not keep
+	// an order's app: every operator sees all. An order that it does not know is an answer without `order`.
+	GetOrder(ctx context.Context, in *GetOrderRequest, opts ...grpc.CallOption) (*GetOrderReply, error)
 	// Withdrawals that are held since long: their payer has not said whether it paid. A page, by id. The service asks it
 	// again by itself; one whose payer is not configured any more waits until it is.
 	ListHeld(ctx context.Context, in *ListHeldRequest, opts ...grpc.CallOption) (*ListHeldReply, error)
@@ -327,6 +331,16 @@ func (c *archiveClient) ReleaseReserved(ctx context.Context, in *ReleaseReserved
 	return out, nil
 }
 
+func (c *archiveClient) GetOrder(ctx context.Context, in *GetOrderRequest, opts ...grpc.CallOption) (*GetOrderReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetOrderReply)
+	err := c.cc.Invoke(ctx, Archive_GetOrder_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *archiveClient) ListHeld(ctx context.Context, in *ListHeldRequest, opts ...grpc.CallOption) (*ListHeldReply, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListHeldReply)
@@ -379,6 +393,9 @@ type ArchiveServer interface {
 	// name of the caller's key and what `actor` adds to it. If its event comes after all, it is rejected and archived.
 	// What a downstream has paid all the same, a replay finds and credits. Errors: NOT_FOUND, where it is not reserved.
 	ReleaseReserved(context.Context, *ReleaseReservedRequest) (*ReleaseReservedReply, error)
+	// Where a reward is, by its order number: its row in the ledger, and its entries in the archive. The ledger does not keep
+	// an order's app: every operator sees all. An order that it does not know is an answer without `order`.
+	GetOrder(context.Context, *GetOrderRequest) (*GetOrderReply, error)
 	// Withdrawals that are held since long: their payer has not said whether it paid. A page, by id. The service asks it
 	// again by itself; one whose payer is not configured any more waits until it is.
 	ListHeld(context.Context, *ListHeldRequest) (*ListHeldReply, error)
@@ -418,6 +435,9 @@ func (UnimplementedArchiveServer) ListReserved(context.Context, *ListReservedReq
 }
 func (UnimplementedArchiveServer) ReleaseReserved(context.Context, *ReleaseReservedRequest) (*ReleaseReservedReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method ReleaseReserved not implemented")
+}
+func (UnimplementedArchiveServer) GetOrder(context.Context, *GetOrderRequest) (*GetOrderReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetOrder not implemented")
 }
 func (UnimplementedArchiveServer) ListHeld(context.Context, *ListHeldRequest) (*ListHeldReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListHeld not implemented")
@@ -557,6 +577,24 @@ func _Archive_ReleaseReserved_Handler(srv interface{}, ctx context.Context, dec 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Archive_GetOrder_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetOrderRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ArchiveServer).GetOrder(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Archive_GetOrder_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ArchiveServer).GetOrder(ctx, req.(*GetOrderRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Archive_ListHeld_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListHeldRequest)
 	if err := dec(in); err != nil {
@@ -641,6 +679,10 @@ var Archive_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ReleaseReserved",
 			Handler:    _Archive_ReleaseReserved_Handler,
+		},
+		{
+			MethodName: "GetOrder",
+			Handler:    _Archive_GetOrder_Handler,
 		},
 		{
 			MethodName: "ListHeld",

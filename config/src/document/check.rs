@@ -182,6 +182,8 @@ fn check_draining(
     findings: &Findings<'_>,
 ) -> Vec<DrainingTopic> {
     let mut draining: Vec<DrainingTopic> = Vec::new();
+    // Documents of strangers to this file may name many thousands.
+    let mut seen = BTreeSet::new();
     for (path, at, raw) in listed("draining", &document.draining) {
         let name = |name: Option<&str>| name.unwrap_or_default().to_owned();
         let (topic, broker) =
@@ -194,7 +196,7 @@ fn check_draining(
             let found = format!("`{}` on broker `{}`", shortened(&topic), shortened(&broker));
             let allowed = "a topic that [topics] does not name on that broker";
             findings.note(path, at, Fault::Clash { found, allowed });
-        } else if draining.iter().any(|known| known.topic == topic && known.broker == broker) {
+        } else if !seen.insert((topic.clone(), broker.clone())) {
             findings.note(path, at, Fault::Twice { found: format!("`{}`", shortened(&topic)) });
         } else {
             let partitions = raw.partitions.get().map_or(1, |partitions| partitions.0);

@@ -1,10 +1,11 @@
 //! The gRPC service `windfall.v1.Archive`.
 
 use super::{ledger_mark, status};
+use crate::decide::rejection;
 use crate::handle::RewardHandle;
 use prost::Message;
 use tonic::{Request, Response, Status};
-use windfall_contract::accounts::Withdrawal;
+use windfall_contract::accounts::{Status as StoredStatus, StoredOrder, Withdrawal};
 use windfall_contract::rewards::Rejection;
 use windfall_edge::{Call, Caller};
 use windfall_ledger::{ArchiveFilter, Archived, Awaits, Replay, ReservedOrder, StoredWithdrawal};
@@ -108,6 +109,27 @@ fn reserved(one: ReservedOrder) -> v1::ReservedOrder {
         reserved_ms: order.created_ms,
         awaits_event: awaits == Awaits::Event,
         payer: order.payer,
+    }
+}
+
+fn order(stored: StoredOrder) -> v1::LedgerOrder {
+    let (status, reason) = match stored.status {
+        StoredStatus::Reserved => (v1::OrderStatus::Reserved, String::new()),
+        StoredStatus::Credited => (v1::OrderStatus::Credited, String::new()),
+        StoredStatus::Rejected(reason) => (v1::OrderStatus::Rejected, rejection(reason).to_string()),
+    };
+    v1::LedgerOrder {
+        trade_no: stored.trade_no,
+        user_id: stored.user_id,
+        activity: stored.activity,
+        scene: stored.scene,
+        bonus_type: stored.bonus_type,
+        amount: stored.amount,
+        status: status.into(),
+        reason,
+        payer: stored.payer,
+        created_ms: stored.created_ms,
+        decided_ms: stored.decided_ms.unwrap_or(0),
     }
 }
 
@@ -230,6 +252,27 @@ impl archive_server::Archive for ArchiveService {
         let actor = actor_of(&caller, &actor)?;
         self.rewards.release(&trade_no, &actor).await.map_err(|error| status::of_release(&error))?;
         Ok(Response::new(v1::ReleaseReservedReply {}))
+    }
+
+    async fn get_order(
+        &self,
+        request: Request<v1::GetOrderRequest>,
+    ) -> Result<Response<v1::GetOrderReply>, Status> {
+        let tenant = std::sync::Arc::clone(&Call::of(&request)?.caller.tenant);
+        let v1::GetOrderRequest { trade_no } = request.into_inner();
+        check_trade_no(&trade_no).map_err(|why| Status::invalid_argument(format!("trade_no {why}")))?;
+        let found = self.rewards.read(move |reader| {
+            let filter = ArchiveFilter {
+                trade_no: Some(trade_no.clone()),
+                limit: READ_MAX,
+                ..ArchiveFilter::default()
+            };
+            Ok((reader.order(&trade_no)?, reader.archive_list(&filter)?))
+        });
+        let (stored, archived) = found.await.map_err(|error| status::of_call(&error))?;
+        let archived = archived.iter().filter(|entry| is_visible(entry, &tenant)).map(line).collect();
+        let order = stored.map(order);
+        Ok(Response::new(v1::GetOrderReply { order, archived }))
     }
 
     async fn list_held(

@@ -5,7 +5,7 @@ use super::{SEND, Target, WALLET, code, reward};
 use serde_json::{Value, json};
 use windfall_tests::{Answer, scratch};
 
-const PATHS: [(&str, &str); 27] = [
+const PATHS: [(&str, &str); 28] = [
     ("/v1/bonuses/send", "send"),
     ("/v1/bonuses/send-batch", "send"),
     ("/v1/tokens/list", "verify"),
@@ -21,6 +21,7 @@ const PATHS: [(&str, &str); 27] = [
     ("/v1/budgets/list", "operate"),
     ("/v1/reserved/list", "operate"),
     ("/v1/reserved/release", "operate"),
+    ("/v1/orders/get", "operate"),
     ("/v1/withdrawals/held", "operate"),
     ("/v1/ledger/mark", "operate"),
     ("/v1/ledger/accept", "operate"),

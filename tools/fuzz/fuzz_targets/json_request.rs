@@ -29,7 +29,7 @@ where
 
 fuzz_target!(|data: &[u8]| {
     let Some((kind, body)) = data.split_first() else { return };
-    match kind % 20 {
+    match kind % 21 {
         0 => one::<v1::SendBonusRequest>(body),
         1 => one::<v1::SendBonusBatchRequest>(body),
         2 => one::<v1::GrantRequest>(body),
@@ -49,6 +49,7 @@ fuzz_target!(|data: &[u8]| {
         16 => one::<v1::ListReservedRequest>(body),
         17 => one::<v1::ReleaseReservedRequest>(body),
         18 => one::<v1::ListHeldRequest>(body),
+        19 => one::<v1::GetOrderReply>(body),
         _ => one::<v1::ListReservedReply>(body),
     }
 });

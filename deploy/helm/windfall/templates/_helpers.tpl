@@ -12,8 +12,49 @@ app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- end }}
 
+{{/* The image; of a role, whose own tag counts. */}}
 {{- define "windfall.image" -}}
-{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- $image := .root.Values.image }}
+{{- if .own.tag }}{{ $image.repository }}:{{ .own.tag }}
+{{- else if $image.digest }}{{ $image.repository }}@{{ $image.digest }}
+{{- else }}{{ $image.repository }}:{{ $image.tag | default .root.Chart.AppVersion }}
+{{- end }}
+{{- end }}
+
+{{/* Where pods run: each key of the role's own values (`own`), or else of the values for all. */}}
+{{- define "windfall.placement" -}}
+{{- $root := .root }}
+{{- $own := .own }}
+{{- with $root.Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- range $key := list "nodeSelector" "affinity" "tolerations" "priorityClassName" }}
+{{- with (hasKey $own $key | ternary (get $own $key) (get $root.Values $key)) }}
+{{ $key }}:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* The keys of `secrets.files` that a role gets, as a JSON list: the roles that send or that verify tokens have the key ring. */}}
+{{- define "windfall.files" -}}
+{{- $secrets := .root.Values.secrets }}
+{{- $files := concat $secrets.shared .own.files }}
+{{- if has .role (list "consumer" "reward-service" "wallet") }}
+{{- $files = concat $files $secrets.connectors }}
+{{- end }}
+{{- $files | uniq | toJson }}
+{{- end }}
+
+{{/* Volumes of a Secret's keys as files. */}}
+{{- define "windfall.filesVolume" -}}
+secret:
+  secretName: {{ .root.Values.secrets.files | quote }}
+  items:
+    {{- range .files }}
+    - { key: {{ . | quote }}, path: {{ . | quote }} }
+    {{- end }}
 {{- end }}
 
 {{/* What a container may do: nothing. */}}

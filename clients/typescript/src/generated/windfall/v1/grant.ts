@@ -38,6 +38,17 @@ export enum GrantOutcome {
   UNRECOGNIZED = -1,
 }
 
+export enum OrderStatus {
+  ORDER_STATUS_UNSPECIFIED = 0,
+  /** ORDER_STATUS_RESERVED - Its budget is held: it waits for its event, or for its payer. */
+  ORDER_STATUS_RESERVED = 1,
+  /** ORDER_STATUS_CREDITED - Paid by the ledger, or by its payer. */
+  ORDER_STATUS_CREDITED = 2,
+  /** ORDER_STATUS_REJECTED - Not paid. A replay of its entry in the archive may still credit it. */
+  ORDER_STATUS_REJECTED = 3,
+  UNRECOGNIZED = -1,
+}
+
 export interface GrantRequest {
   event: BonusEvent | undefined;
 }
@@ -189,6 +200,37 @@ export interface ReleaseReservedRequest {
 }
 
 export interface ReleaseReservedReply {
+}
+
+export interface GetOrderRequest {
+  tradeNo: string;
+}
+
+export interface LedgerOrder {
+  tradeNo: string;
+  userId: bigint;
+  activity: string;
+  scene: string;
+  bonusType: string;
+  amount: bigint;
+  status: OrderStatus;
+  /** Why it was rejected. */
+  reason: string;
+  /** The downstream that it is reserved for, or was; empty: the ledger pays it. */
+  payer: string;
+  /** When the ledger first saw it, in Unix milliseconds. */
+  createdMs: bigint;
+  /** When it was credited or rejected; 0: it is reserved. */
+  decidedMs: bigint;
+}
+
+export interface GetOrderReply {
+  /** Absent: the ledger does not know it. It may be on its way, or was refused before it had a row. */
+  order:
+    | LedgerOrder
+    | undefined;
+  /** What the archive has of it, oldest first, the first 100. */
+  archived: ArchiveEntry[];
 }
 
 export interface ListHeldRequest {
@@ -2003,6 +2045,329 @@ export const ReleaseReservedReply: MessageFns<ReleaseReservedReply> = {
   },
 };
 
+function createBaseGetOrderRequest(): GetOrderRequest {
+  return { tradeNo: "" };
+}
+
+export const GetOrderRequest: MessageFns<GetOrderRequest> = {
+  encode(message: GetOrderRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.tradeNo !== "") {
+      writer.uint32(10).string(message.tradeNo);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): GetOrderRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseGetOrderRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.tradeNo = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<GetOrderRequest>): GetOrderRequest {
+    return GetOrderRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<GetOrderRequest>): GetOrderRequest {
+    const message = createBaseGetOrderRequest();
+    message.tradeNo = object.tradeNo ?? "";
+    return message;
+  },
+};
+
+function createBaseLedgerOrder(): LedgerOrder {
+  return {
+    tradeNo: "",
+    userId: 0n,
+    activity: "",
+    scene: "",
+    bonusType: "",
+    amount: 0n,
+    status: 0,
+    reason: "",
+    payer: "",
+    createdMs: 0n,
+    decidedMs: 0n,
+  };
+}
+
+export const LedgerOrder: MessageFns<LedgerOrder> = {
+  encode(message: LedgerOrder, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.tradeNo !== "") {
+      writer.uint32(10).string(message.tradeNo);
+    }
+    if (message.userId !== 0n) {
+      if (BigInt.asIntN(64, message.userId) !== message.userId) {
+        throw new globalThis.Error("value provided for field message.userId of type int64 too large");
+      }
+      writer.uint32(16).int64(message.userId);
+    }
+    if (message.activity !== "") {
+      writer.uint32(26).string(message.activity);
+    }
+    if (message.scene !== "") {
+      writer.uint32(34).string(message.scene);
+    }
+    if (message.bonusType !== "") {
+      writer.uint32(42).string(message.bonusType);
+    }
+    if (message.amount !== 0n) {
+      if (BigInt.asIntN(64, message.amount) !== message.amount) {
+        throw new globalThis.Error("value provided for field message.amount of type int64 too large");
+      }
+      writer.uint32(48).int64(message.amount);
+    }
+    if (message.status !== 0) {
+      writer.uint32(56).int32(message.status);
+    }
+    if (message.reason !== "") {
+      writer.uint32(66).string(message.reason);
+    }
+    if (message.payer !== "") {
+      writer.uint32(74).string(message.payer);
+    }
+    if (message.createdMs !== 0n) {
+      if (BigInt.asIntN(64, message.createdMs) !== message.createdMs) {
+        throw new globalThis.Error("value provided for field message.createdMs of type int64 too large");
+      }
+      writer.uint32(80).int64(message.createdMs);
+    }
+    if (message.decidedMs !== 0n) {
+      if (BigInt.asIntN(64, message.decidedMs) !== message.decidedMs) {
+        throw new globalThis.Error("value provided for field message.decidedMs of type int64 too large");
+      }
+      writer.uint32(88).int64(message.decidedMs);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): LedgerOrder {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseLedgerOrder();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.tradeNo = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.userId = reader.int64() as bigint;
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.activity = reader.string();
+            continue;
+          }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            message.scene = reader.string();
+            continue;
+          }
+          case 5: {
+            if (tag !== 42) {
+              break;
+            }
+
+            message.bonusType = reader.string();
+            continue;
+          }
+          case 6: {
+            if (tag !== 48) {
+              break;
+            }
+
+            message.amount = reader.int64() as bigint;
+            continue;
+          }
+          case 7: {
+            if (tag !== 56) {
+              break;
+            }
+
+            message.status = reader.int32() as any;
+            continue;
+          }
+          case 8: {
+            if (tag !== 66) {
+              break;
+            }
+
+            message.reason = reader.string();
+            continue;
+          }
+          case 9: {
+            if (tag !== 74) {
+              break;
+            }
+
+            message.payer = reader.string();
+            continue;
+          }
+          case 10: {
+            if (tag !== 80) {
+              break;
+            }
+
+            message.createdMs = reader.int64() as bigint;
+            continue;
+          }
+          case 11: {
+            if (tag !== 88) {
+              break;
+            }
+
+            message.decidedMs = reader.int64() as bigint;
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<LedgerOrder>): LedgerOrder {
+    return LedgerOrder.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<LedgerOrder>): LedgerOrder {
+    const message = createBaseLedgerOrder();
+    message.tradeNo = object.tradeNo ?? "";
+    message.userId = (object.userId !== undefined && object.userId !== null) ? BigInt(object.userId) : 0n;
+    message.activity = object.activity ?? "";
+    message.scene = object.scene ?? "";
+    message.bonusType = object.bonusType ?? "";
+    message.amount = (object.amount !== undefined && object.amount !== null) ? BigInt(object.amount) : 0n;
+    message.status = object.status ?? 0;
+    message.reason = object.reason ?? "";
+    message.payer = object.payer ?? "";
+    message.createdMs = (object.createdMs !== undefined && object.createdMs !== null) ? BigInt(object.createdMs) : 0n;
+    message.decidedMs = (object.decidedMs !== undefined && object.decidedMs !== null) ? BigInt(object.decidedMs) : 0n;
+    return message;
+  },
+};
+
+function createBaseGetOrderReply(): GetOrderReply {
+  return { order: undefined, archived: [] };
+}
+
+export const GetOrderReply: MessageFns<GetOrderReply> = {
+  encode(message: GetOrderReply, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.order !== undefined) {
+      LedgerOrder.encode(message.order, writer.uint32(10).fork()).join();
+    }
+    for (const v of message.archived) {
+      ArchiveEntry.encode(v!, writer.uint32(18).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): GetOrderReply {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseGetOrderReply();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.order = LedgerOrder.decode(reader, reader.uint32());
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.archived.push(ArchiveEntry.decode(reader, reader.uint32()));
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<GetOrderReply>): GetOrderReply {
+    return GetOrderReply.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<GetOrderReply>): GetOrderReply {
+    const message = createBaseGetOrderReply();
+    message.order = (object.order !== undefined && object.order !== null)
+      ? LedgerOrder.fromPartial(object.order)
+      : undefined;
+    message.archived = object.archived?.map((e) => ArchiveEntry.fromPartial(e)) || [];
+    return message;
+  },
+};
+
 function createBaseListHeldRequest(): ListHeldRequest {
   return { olderThanMs: 0n, after: "", pageSize: 0 };
 }
@@ -2959,6 +3324,19 @@ export const ArchiveService = {
     responseDeserialize: (value: Buffer): ReleaseReservedReply => ReleaseReservedReply.decode(value),
   },
   /**
+   * Where a reward is, by its order number: its row in the ledger, and its entries in the archive. The ledger does not keep
+   * an order's app: every operator sees all. An order that it does not know is an answer without `order`.
+   */
+  getOrder: {
+    path: "/windfall.v1.Archive/GetOrder" as const,
+    requestStream: false as const,
+    responseStream: false as const,
+    requestSerialize: (value: GetOrderRequest): Buffer => Buffer.from(GetOrderRequest.encode(value).finish()),
+    requestDeserialize: (value: Buffer): GetOrderRequest => GetOrderRequest.decode(value),
+    responseSerialize: (value: GetOrderReply): Buffer => Buffer.from(GetOrderReply.encode(value).finish()),
+    responseDeserialize: (value: Buffer): GetOrderReply => GetOrderReply.decode(value),
+  },
+  /**
    * Withdrawals that are held since long: their payer has not said whether it paid. A page, by id. The service asks it
    * again by itself; one whose payer is not configured any more waits until it is.
    */
@@ -3025,6 +3403,11 @@ export interface ArchiveServer extends UntypedServiceImplementation {
    * What a downstream has paid all the same, a replay finds and credits. Errors: NOT_FOUND, where it is not reserved.
    */
   releaseReserved: handleUnaryCall<ReleaseReservedRequest, ReleaseReservedReply>;
+  /**
+   * Where a reward is, by its order number: its row in the ledger, and its entries in the archive. The ledger does not keep
+   * an order's app: every operator sees all. An order that it does not know is an answer without `order`.
+   */
+  getOrder: handleUnaryCall<GetOrderRequest, GetOrderReply>;
   /**
    * Withdrawals that are held since long: their payer has not said whether it paid. A page, by id. The service asks it
    * again by itself; one whose payer is not configured any more waits until it is.
@@ -3151,6 +3534,25 @@ export interface ArchiveClient extends Client {
     metadata: Metadata,
     options: Partial<CallOptions>,
     callback: (error: ServiceError | null, response: ReleaseReservedReply) => void,
+  ): ClientUnaryCall;
+  /**
+   * Where a reward is, by its order number: its row in the ledger, and its entries in the archive. The ledger does not keep
+   * an order's app: every operator sees all. An order that it does not know is an answer without `order`.
+   */
+  getOrder(
+    request: GetOrderRequest,
+    callback: (error: ServiceError | null, response: GetOrderReply) => void,
+  ): ClientUnaryCall;
+  getOrder(
+    request: GetOrderRequest,
+    metadata: Metadata,
+    callback: (error: ServiceError | null, response: GetOrderReply) => void,
+  ): ClientUnaryCall;
+  getOrder(
+    request: GetOrderRequest,
+    metadata: Metadata,
+    options: Partial<CallOptions>,
+    callback: (error: ServiceError | null, response: GetOrderReply) => void,
   ): ClientUnaryCall;
   /**
    * Withdrawals that are held since long: their payer has not said whether it paid. A page, by id. The service asks it
