@@ -29,8 +29,11 @@ pub struct FindArgs {
 pub fn run(args: &FindArgs) -> Result<Outcome> {
     let options = args.server.options()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let found = runtime.block_on(async { ArchiveClient::open(options)?.order(args.trade_no.clone()).await });
-    let found = match found {
+    let found = runtime.block_on(async {
+        let client = ArchiveClient::open(options)?;
+        Ok::<_, anyhow::Error>(client.order(args.trade_no.clone()).await)
+    });
+    let found = match found? {
         Ok(found) => found,
         Err(error @ (CallError::Busy { .. } | CallError::Unanswered(_))) => {
             eprintln!("windfall: {error}");
