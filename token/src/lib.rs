@@ -47,6 +47,7 @@
 //! ```
 
 mod fields;
+mod fork;
 mod key;
 mod keyfile;
 mod mint;
