@@ -1,7 +1,7 @@
 //! Reading a key file, replacing it as a whole, and keeping a second writer out.
 
 use std::{
-    fs::{File, OpenOptions, Permissions, TryLockError},
+    fs::{File, Metadata, OpenOptions, Permissions, TryLockError},
     io::{ErrorKind, Read, Write},
     os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown},
     path::{Path, PathBuf},
@@ -117,6 +117,13 @@ pub fn replace(path: &Path, text: &str) -> Result<(), KeyFileError> {
         _ => Path::new("."),
     };
     File::open(folder).and_then(|folder| folder.sync_all()).map_err(|source| io("sync", folder, source))
+}
+
+/// The mode of a file with a secret that anybody may read, or others than its owner may change. Its group may read it, as
+/// where a secret is mounted for a service. Key files are [stricter](read).
+pub fn exposed_mode(metadata: &Metadata) -> Option<u32> {
+    let mode = metadata.mode() & 0o777;
+    (mode & 0o027 != 0).then_some(mode)
 }
 
 /// What a file that is there keeps when it is replaced.

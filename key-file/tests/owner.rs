@@ -4,7 +4,7 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
-use windfall_key_file::{Lock, replace, write_new};
+use windfall_key_file::{Lock, exposed_mode, replace, write_new};
 
 /// A service's user, whom nobody needs to have in `/etc/passwd`.
 const SERVICE: u32 = 10_001;
@@ -47,5 +47,25 @@ fn a_file_that_is_read_only_stays_so_and_one_that_is_open_to_others_does_not() {
         fs::set_permissions(&path, Permissions::from_mode(before)).unwrap();
         replace(&path, "two").unwrap();
         assert_eq!(owner_and_mode(&path).2, after, "it was {before:o}");
+    }
+}
+
+#[test]
+fn a_secret_is_exposed_where_anybody_reads_it_or_others_than_its_owner_change_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("secret");
+    fs::write(&path, "hush").unwrap();
+    for (mode, is_exposed) in [
+        (0o600, false),
+        (0o400, false),
+        (0o440, false),
+        (0o640, false),
+        (0o660, true),
+        (0o644, true),
+        (0o602, true),
+    ] {
+        fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+        let found = exposed_mode(&fs::metadata(&path).unwrap());
+        assert_eq!(found, is_exposed.then_some(mode), "{mode:o}");
     }
 }

@@ -53,6 +53,8 @@ mod keyfile;
 mod mint;
 mod nonce;
 mod open;
+#[cfg(test)]
+mod published;
 mod ring;
 #[cfg(feature = "sabotage")]
 pub mod sabotage;
