@@ -212,6 +212,19 @@ def containerfile(roles):
     expect(roles >= {"serve", "consumer"}, f"the binary's roles are {sorted(roles)}")
 
 
+def kept_out():
+    """Data and keys of try-outs neither come into the repository nor into an image's build."""
+    patterns = ["keys.toml", "signing.toml", "verifier.toml", "*.key", "*.pem", "*.secret"]
+    of_git = (ROOT / ".gitignore").read_text().splitlines()
+    of_image = text("Containerfile.containerignore").splitlines()
+    for pattern in patterns:
+        expect(pattern in of_git, f".gitignore: {pattern} is missing")
+        expect(f"**/{pattern}" in of_image, f"Containerfile.containerignore: **/{pattern} is missing")
+    for folder in ["deploy/local", "demo-data", "windfall-data"]:
+        expect(any(line.strip("/") == folder for line in of_git), f".gitignore: {folder} is missing")
+        expect(folder in of_image, f"Containerfile.containerignore: {folder} is missing")
+
+
 def main():
     roles = roles_of_the_binary()
     compose(roles)
@@ -222,6 +235,7 @@ def main():
     runbook()
     unit()
     containerfile(roles)
+    kept_out()
     for what in wrong:
         print(f"deploy: {what}", file=sys.stderr)
     print(f"deploy: {len(wrong)} problems")

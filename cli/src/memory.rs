@@ -2,6 +2,7 @@
 //!
 //! glibc makes up to eight arenas a core, and each keeps what was freed in it: a hundred megabytes and more after a
 //! rain. One arena a core is as fast here.
+#![allow(unsafe_code, reason = "glibc has no safe call for it")]
 
 /// One arena a core, and two at least. To be called before the first thread starts.
 pub fn bound_arenas() {

@@ -18,6 +18,7 @@ use toml::de::{DeTable, DeValue};
 use crate::bounds::DOCUMENT_MAX_BYTES;
 use crate::findings::line_of;
 use crate::reader::{Failure, Reader, Source};
+use crate::refusal::Fault;
 use crate::watch::read_bounded;
 
 /// Options could not be loaded. Nothing was started; correct what it names.
@@ -181,13 +182,47 @@ impl<'f> File<'f> {
             }
             _ => Place::Nowhere,
         };
-        let mut message = failure.fault.to_string();
+        let mut message = said(&failure.key, &failure.fault);
         if place == Place::Nowhere && !failure.key.is_empty() {
             let variable = failure.key.to_ascii_uppercase().replace('.', "__");
             message = format!("{message}; set it in the options file or as {}_{variable}", self.prefix);
         }
         OptionsError::Key { place, key: failure.key, message }
     }
+}
+
+/// What is wrong, without what stands there where that may be a secret: errors go to logs, which more people read than the
+/// options.
+fn said(key: &str, fault: &Fault) -> String {
+    match fault {
+        // Of a text where a table is wanted, nobody knows what it is: it may be an address with a password. Where a number is
+        // wanted, it is a mistyped one.
+        Fault::WrongType { found, allowed }
+            if found.starts_with("a string")
+                && (!allowed.contains("number") || may_be_secret(key, found)) =>
+        {
+            format!("is a string; it must be {allowed}")
+        }
+        Fault::NotAllowed { found, allowed } if may_be_secret(key, found) => {
+            format!("has a value that is not shown, since it may be a secret; it must be {allowed}")
+        }
+        // The reader's own words for a field that is not there.
+        Fault::Unfit(what) if may_be_secret(key, what) && what != "is missing" => {
+            "has a value that does not fit; it is not shown, since it may be a secret".to_owned()
+        }
+        other => other.to_string(),
+    }
+}
+
+/// Whether the value of a key, or what was said of it, may hold a secret: by the key's name, or because it has an address.
+fn may_be_secret(key: &str, text: &str) -> bool {
+    let is_telling = |name: &str| {
+        let names = ["password", "secret", "token", "bearer", "key", "user", "url", "endpoint", "credential"];
+        // A file's name is no secret, and neither is a number of milliseconds.
+        let is_plain = ["_file", "_ms", "_s", "_max", "_id"].iter().any(|end| name.ends_with(end));
+        !is_plain && names.iter().any(|telling| name.contains(telling))
+    };
+    key.rsplit('.').next().is_some_and(is_telling) || text.contains("://")
 }
 
 fn read(path: &Path) -> Result<String, OptionsError> {

@@ -245,3 +245,50 @@ fn a_value_that_is_not_text() {
     let error = load::<Options, _, _>(None, env, "WINDFALL").unwrap_err();
     assert_eq!(error.to_string(), "environment variable WINDFALL_NAME: name: its value is not UTF-8");
 }
+
+/// Errors of options go to logs, where more people read them than the file.
+#[test]
+fn an_error_never_quotes_what_may_be_a_secret() {
+    #[derive(Debug, Deserialize)]
+    #[allow(dead_code, reason = "only read, to be refused")]
+    struct Server {
+        password: Option<String>,
+        bearer_key: Option<Mode>,
+        mode: Option<Mode>,
+        address: Option<std::net::SocketAddr>,
+    }
+    #[derive(Debug, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    enum Mode {
+        Fast,
+    }
+    #[derive(Debug, Deserialize)]
+    #[allow(dead_code, reason = "only read, to be refused")]
+    struct Options {
+        server: Server,
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("options.toml");
+    let said = |text: &str| {
+        std::fs::write(&path, text).unwrap();
+        let none: [(&str, &str); 0] = [];
+        windfall_config::load::<Options, _, _>(Some(&path), none, "WINDFALL").unwrap_err().to_string()
+    };
+    for text in [
+        "server = \"redis://:hush@10.0.0.5\"",
+        "[server]\nbearer_key = \"hush\"",
+        "[server]\nmode = \"redis://:hush@10.0.0.5\"",
+        "[server]\naddress = \"redis://:hush@10.0.0.5\"",
+        "[server]\npassword = [\"hush\"]",
+        "[server]\npassword = \"hush",
+    ] {
+        let told = said(text);
+        assert!(!told.contains("hush"), "{text}: {told}");
+        assert!(told.contains("options.toml, line "), "{text}: {told}");
+    }
+    // What helps and is no secret is still told.
+    assert!(said("[server]\nmode = \"fats\"").contains("`fats`"));
+    let variable = [("WINDFALL_SERVER", "{ bearer_key = \"hush\" }")];
+    let told = windfall_config::load::<Options, _, _>(None, variable, "WINDFALL").unwrap_err().to_string();
+    assert!(told.contains("WINDFALL_SERVER") && !told.contains("hush"), "{told}");
+}

@@ -2,8 +2,8 @@
 
 use crate::dial::DialError;
 use crate::http::{PostClient, post_client};
-use crate::options::{HttpOptions, SetupError, read_secret};
-use crate::signature::{HEADER, SigningKey};
+use crate::options::{HttpOptions, SetupError};
+use crate::sign::Sign;
 use crate::target::Template;
 use crate::{ANSWER_MAX_BYTES, AllowList};
 use async_trait::async_trait;
@@ -36,7 +36,7 @@ pub struct HttpCallback {
     name: String,
     path: String,
     origin: String,
-    key: SigningKey,
+    sign: Sign,
     client: PostClient,
     timeout: Duration,
     /// Calls at a time, over all batches.
@@ -64,14 +64,13 @@ impl HttpCallback {
             SetupError::option("url", "has a place in braces, which the URL of a callback cannot have")
         })?;
         let path = path.to_owned();
-        let secret = read_secret("secret_file", &options.secret_file)?;
-        let key = SigningKey::new(&options.key_id, &secret)?;
+        let sign = Sign::new(options, &template.target)?;
         let client = post_client(template.target.clone(), allow, wire, clock.clone())?;
         Ok(Self {
             name: name.to_owned(),
             path,
             origin: template.target.origin(),
-            key,
+            sign,
             client,
             timeout: Duration::from_millis(wire.timeout_ms),
             calls: Semaphore::new(calls_max.max(1)),
@@ -114,10 +113,9 @@ impl HttpCallback {
     fn request(&self, firing: &Firing) -> Result<Request<Full<Bytes>>, String> {
         let body =
             serde_json::to_vec(&firing.to_wire()).map_err(|error| format!("it is no JSON: {error}"))?;
-        let signature = self.key.sign("POST", &self.path, self.clock.wall_ms(), &body);
-        Request::post(format!("{}{}", self.origin, self.path))
-            .header("idempotency-key", firing.id.to_string())
-            .header(HEADER, signature)
+        let request = Request::post(format!("{}{}", self.origin, self.path));
+        self.sign
+            .headers(request, &self.path, &firing.id.to_string(), self.clock.wall_ms(), &body)
             .header(CONTENT_TYPE, "application/json")
             .header(ACCEPT, "application/json")
             .header(ACCEPT_ENCODING, "identity")

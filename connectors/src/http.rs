@@ -4,8 +4,8 @@ use crate::allow::AllowList;
 use crate::answer::{self, Doubt, OrderJson};
 use crate::dial::{DialError, Dialer};
 use crate::metrics::{Metrics, Snapshot};
-use crate::options::{HttpOptions, SetupError, WireOptions, read_secret};
-use crate::signature::{HEADER, SigningKey};
+use crate::options::{HttpOptions, SetupError, WireOptions};
+use crate::sign::Sign;
 use crate::target::{Target, Template};
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -32,7 +32,7 @@ pub struct HttpConnector {
     name: String,
     template: Template,
     origin: String,
-    key: SigningKey,
+    sign: Sign,
     client: PostClient,
     timeout: Duration,
     pause_ms: u64,
@@ -51,14 +51,13 @@ impl HttpConnector {
         wire.check()?;
         let allow = AllowList::parse(&options.allow)?;
         let template = Template::parse(&options.url, &allow, wire.plaintext)?;
-        let secret = read_secret("secret_file", &options.secret_file)?;
-        let key = SigningKey::new(&options.key_id, &secret)?;
+        let sign = Sign::new(options, &template.target)?;
         let client = post_client(template.target.clone(), allow, wire, clock.clone())?;
         Ok(Self {
             name: name.to_owned(),
             origin: template.target.origin(),
             template,
-            key,
+            sign,
             client,
             timeout: Duration::from_millis(wire.timeout_ms),
             pause_ms: wire.pause_ms,
@@ -110,10 +109,9 @@ impl HttpConnector {
     fn request(&self, order: &PayOrder<'_>) -> Option<Request<Full<Bytes>>> {
         let path = self.template.fill(order)?;
         let body = serde_json::to_vec(&OrderJson::from(order)).ok()?;
-        let signature = self.key.sign("POST", &path, self.clock.wall_ms(), &body);
-        Request::post(format!("{}{path}", self.origin))
-            .header("idempotency-key", order.trade_no)
-            .header(HEADER, signature)
+        let request = Request::post(format!("{}{path}", self.origin));
+        self.sign
+            .headers(request, &path, order.trade_no, self.clock.wall_ms(), &body)
             .header(CONTENT_TYPE, "application/json")
             .header(ACCEPT, "application/json")
             .header(ACCEPT_ENCODING, "identity")

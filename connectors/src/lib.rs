@@ -20,7 +20,8 @@
 //! accept: application/json
 //! accept-encoding: identity
 //! idempotency-key: <trade_no>
-//! windfall-signature: v1;key=<id>;time=<unix ms>;mac=<64 hex digits>      (see `signature`)
+//! windfall-signature-v2: v2;key=<id>;time=<unix ms>;mac=<64 hex digits>   (see `signature`)
+//! windfall-signature: v1;key=<id>;time=<unix ms>;mac=<64 hex digits>      (unless `signature_v1 = false`)
 //!
 //! {"trade_no":"rain-1-42","user_id":"42","activity":"spring-2027","scene":"rain","bonus_type":"badge","amount":"1"}
 //! ```
@@ -68,6 +69,7 @@
 //!     allow: vec!["pay.example.com".into()],
 //!     key_id: "2027-01".into(),
 //!     secret_file: "/etc/windfall/badges.secret".into(),
+//!     signature_v1: false,
 //!     wire: Default::default(),
 //! };
 //! let badges = Arc::new(HttpConnector::new("badges", &options, Clock::system())?);
@@ -85,10 +87,14 @@ mod answer;
 mod callback;
 mod dial;
 pub mod fake;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod grpc;
 mod http;
 mod metrics;
 mod options;
+mod sign;
 pub mod signature;
 mod target;
 

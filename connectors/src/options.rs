@@ -23,9 +23,17 @@ pub struct HttpOptions {
     pub key_id: String,
     /// The file with the secret: 32 to 1,024 bytes, without the white space at its ends.
     pub secret_file: PathBuf,
+    /// Whether requests carry version 1 of the [signature](crate::signature) beside version 2. Default true. Set it to false
+    /// once the downstream checks version 2: version 1 covers neither the host nor the idempotency key.
+    #[serde(default = "yes")]
+    pub signature_v1: bool,
     /// Times, sizes and TLS.
     #[serde(default)]
     pub wire: WireOptions,
+}
+
+const fn yes() -> bool {
+    true
 }
 
 /// Options of a gRPC connector.
@@ -140,6 +148,11 @@ impl WireOptions {
 /// A file's bytes, without white space at the ends; wiped when dropped.
 pub(crate) fn read_secret(key: &'static str, path: &Path) -> Result<Zeroizing<Vec<u8>>, SetupError> {
     let bytes = read_file(key, path)?;
+    let metadata = path.metadata().map_err(|error| SetupError::file(key, path, error))?;
+    if let Some(mode) = windfall_key_file::exposed_mode(&metadata) {
+        let (path, mode) = (path.display(), format!("{mode:03o}"));
+        tracing::warn!(option = key, %path, mode, "a secret is open to others than its owner; run chmod 600 on its file");
+    }
     Ok(Zeroizing::new(bytes.trim_ascii().to_vec()))
 }
 

@@ -1,7 +1,30 @@
-//! The signature of a request: HMAC-SHA256 over method, path and query, time and body.
+//! The signature of a request: HMAC-SHA256 over what the downstream acts on.
 //!
-//! The header [`HEADER`] carries `v1;key=<id>;time=<unix ms>;mac=<64 hex digits>`. The code is taken over these
-//! bytes, with `\n` a single line feed and no line feed at the end but those of the body itself:
+//! There are two versions, each in a header of its own. A connector sends both, so that a downstream changes to the newer
+//! one whenever it likes; `signature_v1 = false` in its options ends the older one.
+//!
+//! **Version 2**, in the header [`HEADER_V2`], carries `v2;key=<id>;time=<unix ms>;mac=<64 hex digits>`. The code is taken
+//! over these bytes, with `\n` a single line feed and no line feed at the end but those of the body itself:
+//!
+//! ```text
+//! windfall-v2\n
+//! <key id>\n
+//! <method, upper case>\n
+//! <host of the URL, lower case, and :port unless it is the scheme's own>\n
+//! <path and query, as they stand in the request line>\n
+//! <the header idempotency-key>\n
+//! <unix time in milliseconds, decimal>\n
+//! <body, its bytes as they are>
+//! ```
+//!
+//! A downstream puts its own name for the host, as it stands in the connector's URL, and not what the request says: then a
+//! request to another system that has the same secret is refused. Behind a proxy that changes paths, put the path that the
+//! connector asked for.
+//!
+//! **Version 1**, in the header [`HEADER`], carries `v1;key=<id>;time=<unix ms>;mac=<64 hex digits>`. It covers neither the
+//! host nor `idempotency-key`: whoever reads a request can send it to another system with the same secret, and with
+//! another idempotency key, within the tolerance below. A downstream that checks version 2 must not fall back to this one
+//! where version 2 is missing or wrong. The code is taken over:
 //!
 //! ```text
 //! windfall-v1\n
@@ -12,7 +35,7 @@
 //! <body, its bytes as they are>
 //! ```
 //!
-//! The key of the code is the bytes of the secret's text, as it stands in its file without white space at its ends:
+//! The key of both codes is the bytes of the secret's text, as it stands in its file without white space at its ends:
 //! `openssl rand -hex 32` makes a good one.
 //!
 //! **Clocks.** The verifier refuses what is older or newer than its tolerance ([`SKEW_MS`]: 5 minutes). A request
@@ -24,13 +47,21 @@
 //! connector, then take the old key away.
 //!
 //! ```
-//! use windfall_connectors::signature::{SigningKey, SKEW_MS, verify};
+//! use windfall_connectors::signature::{SigningKey, SKEW_MS, Signed, verify_v2};
 //!
 //! let key = SigningKey::new("2027-01", b"0123456789abcdef0123456789abcdef")?;
-//! let header = key.sign("POST", "/v1/pay?from=windfall", 1_800_000_000_000, br#"{"trade_no":"a"}"#);
+//! let request = Signed {
+//!     method: "POST",
+//!     host: "pay.example.com",
+//!     path_and_query: "/v1/pay?from=windfall",
+//!     idempotency_key: "a",
+//!     body: br#"{"trade_no":"a"}"#,
+//! };
+//! let header = key.sign_v2(&request, 1_800_000_000_000);
 //! let known = [key];
-//! let checked = verify(&known, &header, "POST", "/v1/pay?from=windfall", br#"{"trade_no":"a"}"#, 1_800_000_001_000, SKEW_MS);
-//! assert_eq!(checked, Ok(()));
+//! assert_eq!(verify_v2(&known, &header, &request, 1_800_000_001_000, SKEW_MS), Ok(()));
+//! let elsewhere = Signed { host: "coupons.example.com", ..request };
+//! assert!(verify_v2(&known, &header, &elsewhere, 1_800_000_001_000, SKEW_MS).is_err());
 //! # Ok::<(), windfall_connectors::signature::BadKey>(())
 //! ```
 
@@ -39,8 +70,10 @@ use sha2::Sha256;
 use std::fmt;
 use std::fmt::Write as _;
 
-/// The header's name.
+/// The name of version 1's header.
 pub const HEADER: &str = "windfall-signature";
+/// The name of version 2's header.
+pub const HEADER_V2: &str = "windfall-signature-v2";
 /// How far the two clocks may be apart: 5 minutes.
 pub const SKEW_MS: u64 = 300_000;
 
@@ -48,6 +81,21 @@ pub const SKEW_MS: u64 = 300_000;
 const SECRET_BYTES: std::ops::RangeInclusive<usize> = 32..=1_024;
 /// Bytes of a key's id: 1 to 64.
 const ID_MAX_BYTES: usize = 64;
+
+/// What version 2 covers of a request, beside its time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Signed<'a> {
+    /// `POST`.
+    pub method: &'a str,
+    /// The host that the request is for, with `:port` unless it is the scheme's own. Upper and lower case are the same.
+    pub host: &'a str,
+    /// Path and query, as they stand in the request line.
+    pub path_and_query: &'a str,
+    /// The value of the header `idempotency-key`.
+    pub idempotency_key: &'a str,
+    /// The body's bytes.
+    pub body: &'a [u8],
+}
 
 /// A key with its id.
 #[derive(Clone)]
@@ -112,15 +160,34 @@ impl SigningKey {
         &self.id
     }
 
-    /// The header's value for a request.
+    /// The value of version 2's header for a request.
+    pub fn sign_v2(&self, request: &Signed<'_>, time_ms: i64) -> String {
+        self.value("v2", time_ms, self.code_v2(request, time_ms))
+    }
+
+    /// The value of version 1's header for a request.
     pub fn sign(&self, method: &str, path_and_query: &str, time_ms: i64, body: &[u8]) -> String {
-        let mac = self.code(method, path_and_query, time_ms, body).finalize().into_bytes();
-        let mut value = format!("v1;key={};time={time_ms};mac=", self.id);
-        for byte in mac {
+        self.value("v1", time_ms, self.code(method, path_and_query, time_ms, body))
+    }
+
+    fn value(&self, version: &str, time_ms: i64, code: Hmac<Sha256>) -> String {
+        let mut value = format!("{version};key={};time={time_ms};mac=", self.id);
+        for byte in code.finalize().into_bytes() {
             // Writing to a text cannot fail.
             write!(value, "{byte:02x}").ok();
         }
         value
+    }
+
+    fn code_v2(&self, request: &Signed<'_>, time_ms: i64) -> Hmac<Sha256> {
+        let Signed { method, host, path_and_query, idempotency_key, body } = request;
+        let (id, host) = (&self.id, host.to_ascii_lowercase());
+        let head =
+            format!("windfall-v2\n{id}\n{method}\n{host}\n{path_and_query}\n{idempotency_key}\n{time_ms}\n");
+        let mut mac = self.keyed.clone();
+        mac.update(head.as_bytes());
+        mac.update(body);
+        mac
     }
 
     fn code(&self, method: &str, path_and_query: &str, time_ms: i64, body: &[u8]) -> Hmac<Sha256> {
@@ -132,8 +199,28 @@ impl SigningKey {
     }
 }
 
-/// Checks a request's signature, as a downstream does before it reads anything else of it. The codes are compared
-/// in constant time.
+/// Checks version 2 of a request's signature, as a downstream does before it reads anything else of it. `header` is the
+/// value of [`HEADER_V2`]; the host of `request` is the name that this downstream goes by. The codes are compared in
+/// constant time.
+///
+/// # Errors
+/// [`SignatureError`]: pay nothing, whatever version 1 says.
+pub fn verify_v2(
+    keys: &[SigningKey],
+    header: &str,
+    request: &Signed<'_>,
+    now_ms: i64,
+    skew_ms: u64,
+) -> Result<(), SignatureError> {
+    let Signed { method, host, path_and_query, idempotency_key, body: _ } = request;
+    // With a line feed inside, two requests could have one text. No header and no request line has any.
+    if [method, host, path_and_query, idempotency_key].iter().any(|part| part.contains('\n')) {
+        return Err(SignatureError::Malformed);
+    }
+    check(keys, "v2", header, now_ms, skew_ms, |key, time_ms| key.code_v2(request, time_ms))
+}
+
+/// Checks version 1 of a request's signature. `header` is the value of [`HEADER`]. The codes are compared in constant time.
 ///
 /// # Errors
 /// [`SignatureError`]: pay nothing.
@@ -146,22 +233,32 @@ pub fn verify(
     now_ms: i64,
     skew_ms: u64,
 ) -> Result<(), SignatureError> {
-    let (id, time_ms, mac) = parse(header).ok_or(SignatureError::Malformed)?;
+    check(keys, "v1", header, now_ms, skew_ms, |key, time_ms| key.code(method, path_and_query, time_ms, body))
+}
+
+fn check(
+    keys: &[SigningKey],
+    version: &str,
+    header: &str,
+    now_ms: i64,
+    skew_ms: u64,
+    code: impl FnOnce(&SigningKey, i64) -> Hmac<Sha256>,
+) -> Result<(), SignatureError> {
+    let (id, time_ms, mac) = parse(version, header).ok_or(SignatureError::Malformed)?;
     let key = keys.iter().find(|key| key.id == id).ok_or(SignatureError::UnknownKey)?;
     if now_ms.abs_diff(time_ms) > skew_ms {
         return Err(SignatureError::Time);
     }
-    let code = key.code(method, path_and_query, time_ms, body);
-    code.verify_slice(&mac).map_err(|_| SignatureError::Mismatch)
+    code(key, time_ms).verify_slice(&mac).map_err(|_| SignatureError::Mismatch)
 }
 
-fn parse(header: &str) -> Option<(&str, i64, [u8; 32])> {
+fn parse<'h>(wanted: &str, header: &'h str) -> Option<(&'h str, i64, [u8; 32])> {
     let mut parts = header.split(';');
     let version = parts.next()?;
     let id = parts.next()?.strip_prefix("key=")?;
     let time = parts.next()?.strip_prefix("time=")?;
     let mac = parts.next()?.strip_prefix("mac=")?;
-    if version != "v1" || parts.next().is_some() || mac.len() != 64 {
+    if version != wanted || parts.next().is_some() || mac.len() != 64 {
         return None;
     }
     let time_ms: i64 = time.parse().ok()?;

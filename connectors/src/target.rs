@@ -41,6 +41,15 @@ impl Target {
         Ok(Self { tls, host, port })
     }
 
+    /// The host with its port, unless that is the scheme's own: what the request's `host` says, and the signature covers.
+    pub fn authority(&self) -> String {
+        let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
+        match (self.tls, self.port) {
+            (true, 443) | (false, 80) => host,
+            (_, port) => format!("{host}:{port}"),
+        }
+    }
+
     /// `scheme://host:port`, in the form that goes into requests.
     pub fn origin(&self) -> String {
         let scheme = if self.tls { "https" } else { "http" };
@@ -198,5 +207,16 @@ mod tests {
         }
         let v6 = Template::parse("http://[::1]:80/p", &allow(), true).unwrap();
         assert_eq!(v6.target.origin(), "http://[::1]:80");
+        let authority =
+            |url| Template::parse(url, &allow(), true).map(|template| template.target.authority()).unwrap();
+        for (url, expected) in [
+            ("http://[::1]:80/p", "[::1]"),
+            ("http://[::1]:443/p", "[::1]:443"),
+            ("https://pay.example.com/p", "pay.example.com"),
+            ("https://pay.example.com:443/p", "pay.example.com"),
+            ("https://pay.example.com:8443/p", "pay.example.com:8443"),
+        ] {
+            assert_eq!(authority(url), expected, "{url}");
+        }
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use support::{SECRET, answering, by_hand, http_options, read_request};
 use tokio::io::AsyncWriteExt;
 use tokio::sync::mpsc;
-use windfall_connectors::signature::{HEADER, SKEW_MS, SigningKey, verify};
+use windfall_connectors::signature::{HEADER, HEADER_V2, SKEW_MS, Signed, SigningKey, verify, verify_v2};
 use windfall_connectors::{HttpCallback, HttpOptions};
 use windfall_contract::Clock;
 use windfall_contract::due::{Fired, Firing, Target, TaskKey};
@@ -61,6 +61,10 @@ async fn a_timer_is_posted_as_signed_json() {
     let now_ms = Clock::system().wall_ms();
     let (path, signature) = ("/fired?from=windfall", header(HEADER));
     assert_eq!(verify(&keys, signature, "POST", path, body.as_bytes(), now_ms, SKEW_MS), Ok(()));
+    let (host, idempotency_key) = (server.address.to_string(), "0001-01c3a2f0-00000007");
+    let signed =
+        Signed { method: "POST", host: &host, path_and_query: path, idempotency_key, body: body.as_bytes() };
+    assert_eq!(verify_v2(&keys, header(HEADER_V2), &signed, now_ms, SKEW_MS), Ok(()));
     let fired: FiredTimer = serde_json::from_str(body).unwrap();
     assert_eq!(fired, firing(7).to_wire());
     let json: serde_json::Value = serde_json::from_str(body).unwrap();

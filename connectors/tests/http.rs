@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use support::{
-    PAUSE_MS, answering, book, by_hand, grpc, http, http_options, order, quick, read_request, server,
+    PAUSE_MS, SECRET, answering, book, by_hand, grpc, http, http_options, order, quick, read_request, server,
 };
 use tokio::io::AsyncWriteExt;
 use windfall_connectors::fake::Trouble;
 use windfall_connectors::fake::{FakeBook, FakeOptions};
+use windfall_connectors::signature::{HEADER, HEADER_V2, SKEW_MS, Signed, SigningKey, verify, verify_v2};
 use windfall_connectors::{HttpConnector, SetupError};
 use windfall_contract::Clock;
 use windfall_contract::connector::{Connector, PayAnswer};
@@ -333,11 +334,45 @@ async fn the_request_is_as_documented() {
         "content-type: application/json",
         "accept-encoding: identity",
         "windfall-signature: v1;key=k1;time=",
+        "windfall-signature-v2: v2;key=k1;time=",
     ] {
         assert!(head.contains(&format!("\r\n{field}")), "{field} in {head}");
     }
     let expected = r#"{"trade_no":"rain-1-42","user_id":"7","activity":"spring-2027","scene":"rain","#;
     assert_eq!(body, format!(r#"{expected}"bonus_type":"badge","amount":"1"}}"#));
+}
+
+/// Old payers verify version 1, new ones version 2, and who has ended version 1 sends none.
+#[tokio::test]
+async fn both_versions_of_the_signature_verify_until_the_older_one_is_ended() {
+    let folder = tempfile::tempdir().unwrap();
+    let (sent, mut received) = tokio::sync::mpsc::channel(2);
+    let by_hand = by_hand(move |mut stream| {
+        let sent = sent.clone();
+        async move {
+            let request = read_request(&mut stream).await.unwrap();
+            sent.send(request).await.unwrap();
+        }
+    })
+    .await;
+    let mut options = http_options(folder.path(), &format!("http://{}/pay", by_hand.address));
+    let keys = [SigningKey::new("k1", SECRET.as_bytes()).unwrap()];
+    for signature_v1 in [true, false] {
+        options.signature_v1 = signature_v1;
+        HttpConnector::new("fake", &options, Clock::system()).unwrap().pay(order("rain-1-42")).await;
+        let request = received.recv().await.unwrap();
+        let (head, body) = request.split_once("\r\n\r\n").unwrap();
+        let value = |name: &str| head.lines().find_map(|line| line.strip_prefix(&format!("{name}: ")));
+        let (body, now_ms) = (body.as_bytes(), Clock::system().wall_ms());
+        assert_eq!(value(HEADER).is_some(), signature_v1, "{head}");
+        if let Some(header) = value(HEADER) {
+            assert_eq!(verify(&keys, header, "POST", "/pay", body, now_ms, SKEW_MS), Ok(()));
+        }
+        let (host, path_and_query) = (by_hand.address.to_string(), "/pay");
+        let signed =
+            Signed { method: "POST", host: &host, path_and_query, idempotency_key: "rain-1-42", body };
+        assert_eq!(verify_v2(&keys, value(HEADER_V2).unwrap(), &signed, now_ms, SKEW_MS), Ok(()));
+    }
 }
 
 #[tokio::test]

@@ -2,7 +2,9 @@
 #![allow(clippy::unwrap_used)]
 
 use proptest::prelude::*;
-use windfall_connectors::signature::{BadKey, SKEW_MS, SignatureError, SigningKey, verify};
+use windfall_connectors::signature::{
+    BadKey, SKEW_MS, SignatureError, Signed, SigningKey, verify, verify_v2,
+};
 
 const SECRET: &[u8] = b"0123456789abcdef0123456789abcdef";
 const BODY: &[u8] = br#"{"trade_no":"rain-1-42","user_id":"42","activity":"spring-2027","scene":"rain","bonus_type":"badge","amount":"1"}"#;
@@ -30,6 +32,77 @@ fn vectors() {
         assert_eq!(header, format!("v1;key={id};time={time_ms};mac={mac}"));
         assert_eq!(verify(&[key(id)], &header, method, path, body, time_ms, 0), Ok(()));
     }
+}
+
+fn signed() -> Signed<'static> {
+    Signed {
+        method: "POST",
+        host: "pay.example.com",
+        path_and_query: "/v1/badge/pay",
+        idempotency_key: "rain-1-42",
+        body: BODY,
+    }
+}
+
+#[test]
+fn vectors_of_version_2() {
+    let small = Signed {
+        method: "PUT",
+        host: "[::1]:8443",
+        path_and_query: "/?a=%2F",
+        idempotency_key: "",
+        body: b"",
+    };
+    for (id, request, time_ms, mac) in [
+        ("2027-01", signed(), TIME_MS, "d3d6019058c7e8733fecd7780f645fa54bb21d763a3a3907cf047957399ad7a0"),
+        ("k", small, -1, "d5a2ba8b085aaa32028cb4401ab6d77293f4b751915357d3328942ed919be516"),
+    ] {
+        let header = key(id).sign_v2(&request, time_ms);
+        assert_eq!(header, format!("v2;key={id};time={time_ms};mac={mac}"));
+        assert_eq!(verify_v2(&[key(id)], &header, &request, time_ms, 0), Ok(()));
+    }
+    let shouted = Signed { host: "PAY.Example.com", ..signed() };
+    assert_eq!(key("k").sign_v2(&shouted, 1), key("k").sign_v2(&signed(), 1));
+}
+
+/// What version 1 let through: another idempotency key, and another host with the same secret.
+#[test]
+fn version_2_covers_all_that_a_downstream_acts_on() {
+    let header = key("k").sign_v2(&signed(), TIME_MS);
+    let check = |request: Signed<'_>| verify_v2(&[key("k")], &header, &request, TIME_MS, SKEW_MS);
+    assert_eq!(check(signed()), Ok(()));
+    for changed in [
+        Signed { method: "PUT", ..signed() },
+        Signed { host: "coupons.example.com", ..signed() },
+        Signed { host: "pay.example.com:8443", ..signed() },
+        Signed { path_and_query: "/v1/coupon/pay", ..signed() },
+        Signed { idempotency_key: "rain-1-43", ..signed() },
+        Signed { idempotency_key: "", ..signed() },
+        Signed { body: &BODY[1..], ..signed() },
+    ] {
+        assert_eq!(check(changed), Err(SignatureError::Mismatch), "{changed:?}");
+    }
+    // Parts that slide over the line between them.
+    let slid = Signed { path_and_query: "/v1/badge/pay\nrain-1-42", idempotency_key: "", ..signed() };
+    assert_eq!(check(slid), Err(SignatureError::Malformed));
+    assert_eq!(
+        verify_v2(&[key("k")], &header, &signed(), TIME_MS + 300_001, SKEW_MS),
+        Err(SignatureError::Time)
+    );
+}
+
+/// A code of one version never passes for the other one's.
+#[test]
+fn the_versions_do_not_stand_for_each_other() {
+    let (v1, v2) =
+        (key("k").sign("POST", "/v1/badge/pay", TIME_MS, BODY), key("k").sign_v2(&signed(), TIME_MS));
+    let check_v1 = |header: &str| verify(&[key("k")], header, "POST", "/v1/badge/pay", BODY, TIME_MS, 0);
+    let check_v2 = |header: &str| verify_v2(&[key("k")], header, &signed(), TIME_MS, 0);
+    assert_eq!((check_v1(&v1), check_v2(&v2)), (Ok(()), Ok(())));
+    assert_eq!(check_v1(&v2), Err(SignatureError::Malformed));
+    assert_eq!(check_v2(&v1), Err(SignatureError::Malformed));
+    assert_eq!(check_v1(&v2.replace("v2;", "v1;")), Err(SignatureError::Mismatch));
+    assert_eq!(check_v2(&v1.replace("v1;", "v2;")), Err(SignatureError::Mismatch));
 }
 
 #[test]

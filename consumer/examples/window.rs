@@ -1,6 +1,7 @@
 //! Measures what a record costs in the window, in time and in memory:
 //! `cargo run --release -p windfall-consumer --example window`.
 #![allow(clippy::cast_precision_loss)]
+#![allow(unsafe_code, reason = "an allocator that counts can be made in no other way")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::hint::black_box;

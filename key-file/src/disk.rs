@@ -1,9 +1,9 @@
 //! Reading a key file, replacing it as a whole, and keeping a second writer out.
 
 use std::{
-    fs::{File, OpenOptions, TryLockError},
+    fs::{File, Metadata, OpenOptions, Permissions, TryLockError},
     io::{ErrorKind, Read, Write},
-    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown},
     path::{Path, PathBuf},
 };
 
@@ -36,6 +36,10 @@ impl Lock {
             .mode(OWNER_ONLY)
             .open(&aside)
             .map_err(|source| io("open", &aside, source))?;
+        // Root may have made it: the key file's owner must be able to take it, too.
+        if let Some(old) = Old::of(path)? {
+            old.give_owner(&file, &aside)?;
+        }
         match file.try_lock() {
             Ok(()) => Ok(Self { _file: file }),
             Err(TryLockError::WouldBlock) => Err(KeyFileError::InUse { path: path.to_owned() }),
@@ -79,11 +83,12 @@ pub fn write_new(path: &Path, text: &str) -> Result<(), KeyFileError> {
     }
 }
 
-/// Puts a new content in place of the old: a reader, or a crash, sees one or the other as a whole. The caller
-/// holds the file's lock.
+/// Puts a new content in place of the old: a reader, or a crash, sees one or the other as a whole. Owner and group stay
+/// what they were, so that a service can still read its keys after root has rotated them, and so does a mode that forbids
+/// the owner to write. The caller holds the file's lock.
 ///
 /// # Errors
-/// [`KeyFileError::Io`].
+/// [`KeyFileError::Io`], also where the owner cannot be kept: the old file is in place then.
 pub fn replace(path: &Path, text: &str) -> Result<(), KeyFileError> {
     let aside = with_suffix(path, ".tmp");
     // What a crash left; nobody else writes it under the lock.
@@ -97,6 +102,12 @@ pub fn replace(path: &Path, text: &str) -> Result<(), KeyFileError> {
         .mode(OWNER_ONLY)
         .open(&aside)
         .map_err(|source| io("create", &aside, source))?;
+    if let Some(old) = Old::of(path)? {
+        old.give_owner(&file, &aside)?;
+        // After the owner: a change of the owner may take bits away.
+        file.set_permissions(Permissions::from_mode(old.mode & OWNER_ONLY))
+            .map_err(|source| io("change the mode of", &aside, source))?;
+    }
     file.write_all(text.as_bytes())
         .and_then(|()| file.sync_all())
         .map_err(|source| io("write", &aside, source))?;
@@ -106,6 +117,41 @@ pub fn replace(path: &Path, text: &str) -> Result<(), KeyFileError> {
         _ => Path::new("."),
     };
     File::open(folder).and_then(|folder| folder.sync_all()).map_err(|source| io("sync", folder, source))
+}
+
+/// The mode of a file with a secret that anybody may read, or others than its owner may change. Its group may read it, as
+/// where a secret is mounted for a service. Key files are [stricter](read).
+pub fn exposed_mode(metadata: &Metadata) -> Option<u32> {
+    let mode = metadata.mode() & 0o777;
+    (mode & 0o027 != 0).then_some(mode)
+}
+
+/// What a file that is there keeps when it is replaced.
+struct Old {
+    owner: u32,
+    group: u32,
+    mode: u32,
+}
+
+impl Old {
+    /// `None` where there is no file at `path`.
+    fn of(path: &Path) -> Result<Option<Self>, KeyFileError> {
+        match path.metadata() {
+            Ok(old) => Ok(Some(Self { owner: old.uid(), group: old.gid(), mode: old.mode() })),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(io("examine", path, source)),
+        }
+    }
+
+    /// Gives a file the same owner and group, unless it has them.
+    fn give_owner(&self, file: &File, path: &Path) -> Result<(), KeyFileError> {
+        let now = file.metadata().map_err(|source| io("examine", path, source))?;
+        if (now.uid(), now.gid()) == (self.owner, self.group) {
+            return Ok(());
+        }
+        fchown(file, Some(self.owner), Some(self.group))
+            .map_err(|source| io("keep the owner and the group of", path, source))
+    }
 }
 
 /// The file behind any links. `make` is the command that makes such a file.

@@ -6,6 +6,8 @@
 //! - [`text`] frames the content: a title, a format number, and a digest of all that follows, so that a file that was cut
 //!   or edited by hand is refused as a whole. [`Secret`] is a key of 32 bytes in it.
 //!
+//! - [`exposed_mode`] says of a secret in another kind of file that anybody may read it.
+//!
 //! Not here: what the keys are, which states they have, and who may change them. These stand with each ring.
 //!
 //! ```
@@ -28,6 +30,6 @@ mod error;
 mod secret;
 pub mod text;
 
-pub use disk::{FILE_MAX_BYTES, Lock, read, real_path, replace, write_new};
+pub use disk::{FILE_MAX_BYTES, Lock, exposed_mode, read, real_path, replace, write_new};
 pub use error::KeyFileError;
 pub use secret::{Secret, by_name, put_secret, random_secret};

@@ -315,6 +315,11 @@ impl Shared {
             let max = now_ms.saturating_add(self.options.not_before_ahead_max_ms).cast_signed();
             return Err(SendError::invalid("not_before_ms", Invalid::Range { value: not_before_ms, max }));
         }
+        let latest_ms = now_ms.saturating_add(self.options.award_time_ahead_max_ms).cast_signed();
+        if event.award_time_ms > latest_ms {
+            let why = Invalid::Range { value: event.award_time_ms, max: latest_ms };
+            return Err(SendError::invalid("award_time_ms", why));
+        }
         event.first_sent_ms = now_ms.cast_signed();
         if event.award_time_ms == 0 {
             event.award_time_ms = event.first_sent_ms;

@@ -1,4 +1,5 @@
 //! One spool file with its slots: which of them are owned, and what happens to the file when all are free.
+#![allow(unsafe_code, reason = "the bytes of a mapped file are written and read in place")]
 
 use crate::directory::InstanceDir;
 use crate::error::SpoolFull;

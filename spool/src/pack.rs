@@ -1,4 +1,5 @@
 //! The states of a pack: open, sealed, freed; or recovered, sealed, freed.
+#![allow(unsafe_code, reason = "the bytes of a mapped file are written and read in place")]
 
 use crate::error::NoRoom;
 use crate::format::{Entry, HEAD_MAX_BYTES};

@@ -1,4 +1,5 @@
 //! Reads what a slot still holds after its owner is gone. `format.rs` has the argument why this loses nothing.
+#![allow(unsafe_code, reason = "the bytes of a mapped file are written and read in place")]
 
 use crate::format::{CLAIM_BYTES, CLAIM_HEAD_BYTES, CLAIMS_AT, Claim, DIRECTORY_AT, ENTRY_BYTES, Entry};
 use crate::format::{Generation, State};

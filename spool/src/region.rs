@@ -1,4 +1,5 @@
 //! The bytes of a spool, mapped or on the heap. The only file with pointers in it.
+#![allow(unsafe_code, reason = "the bytes of a mapped file are written and read in place")]
 
 use memmap2::MmapRaw;
 use std::io;

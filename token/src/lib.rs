@@ -47,11 +47,14 @@
 //! ```
 
 mod fields;
+mod fork;
 mod key;
 mod keyfile;
 mod mint;
 mod nonce;
 mod open;
+#[cfg(test)]
+mod published;
 mod ring;
 #[cfg(feature = "sabotage")]
 pub mod sabotage;

@@ -4,6 +4,7 @@ use std::{cell::RefCell, fmt, sync::Arc};
 
 use crate::{
     KeyId, TEXT_MAX_BYTES, TokenFields,
+    fork::ProcessMark,
     nonce::NonceSource,
     ring::LiveKey,
     signature::MessageSigner,
@@ -13,8 +14,8 @@ use crate::{
 
 /// Mints tokens for one tenant with one key. Cheap to clone, callable from any thread.
 ///
-/// Each thread keeps a derived key for at most 1 s or 2^20 tokens. That cache and its count live in the thread:
-/// a process that forks without exec must not mint in the child.
+/// Each thread keeps a derived key for at most 1 s or 2^20 tokens. That cache and its count live in the thread. A process
+/// that was forked notices, and draws anew before its first token.
 #[derive(Clone)]
 pub struct Minter(Arc<Tenant>);
 
@@ -106,6 +107,8 @@ thread_local! {
 
 /// A thread's buffer and its slots of derived keys.
 struct Desk {
+    /// The process whose nonces the slots count.
+    process: ProcessMark,
     slots: Vec<Slot>,
     scratch: Vec<u8>,
 }
@@ -119,7 +122,7 @@ struct Slot {
 
 impl Desk {
     const fn new() -> Self {
-        Self { slots: Vec::new(), scratch: Vec::new() }
+        Self { process: ProcessMark::NONE, slots: Vec::new(), scratch: Vec::new() }
     }
 
     fn mint(
@@ -129,6 +132,12 @@ impl Desk {
         now_ms: u64,
         out: &mut String,
     ) -> Result<(), MintError> {
+        let process = ProcessMark::current();
+        if self.process != process {
+            // A copy of the process that counted: both would seal other texts with the same nonces.
+            self.slots.clear();
+            self.process = process;
+        }
         let index = self.slot(tenant.live.instance, now_ms);
         let slot = &mut self.slots[index];
         let nonce = slot.nonces.next(now_ms).map_err(MintError::NoRandomness)?;

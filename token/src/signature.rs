@@ -30,9 +30,9 @@ impl SigningMaterial {
         Self::Ed25519 { public: Box::new(secret.verifying_key()), secret: Some(Box::new(secret)) }
     }
 
-    /// A verifier's copy; `None` where the bytes are no point of the curve.
+    /// A verifier's copy; `None` where the bytes are no point of the curve, or one of small order, which is nobody's key.
     pub(crate) fn ed25519_public(public: &[u8; 32]) -> Option<Self> {
-        let public = VerifyingKey::from_bytes(public).ok()?;
+        let public = VerifyingKey::from_bytes(public).ok().filter(|public| !public.is_weak())?;
         Some(Self::Ed25519 { secret: None, public: Box::new(public) })
     }
 

@@ -1,5 +1,6 @@
 //! XAES-256-GCM as <https://c2sp.org/XAES-256-GCM> specifies it, with the derived key kept apart, so that one
 //! derivation serves many messages.
+#![allow(unsafe_code, reason = "the cipher is wiped in place of being dropped, as it does not wipe itself")]
 
 use std::mem::MaybeUninit;
 

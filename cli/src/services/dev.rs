@@ -4,6 +4,8 @@
 use super::options::{ServiceOptions, UnbudgetedAt};
 use super::scheduler::{TargetAt, TargetTo, TenantAt};
 use anyhow::{Context, Result, bail};
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use windfall_config::RulesStore;
 use windfall_connectors::{HttpOptions, WireOptions};
@@ -125,7 +127,12 @@ fn timers_tenant(data: &Path) -> Result<TenantAt> {
     let secret_file = data.join("callback.secret");
     if !secret_file.exists() {
         let secret = mint_key().context("the system gives no random numbers, so no secret can be made")?;
-        std::fs::write(&secret_file, secret.text)
+        std::fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&secret_file)
+            .and_then(|mut file| file.write_all(secret.text.as_bytes()))
             .with_context(|| format!("the file {} cannot be written", secret_file.display()))?;
     }
     let hook = HttpOptions {
@@ -133,6 +140,7 @@ fn timers_tenant(data: &Path) -> Result<TenantAt> {
         allow: vec!["127.0.0.1".into()],
         key_id: "dev".into(),
         secret_file,
+        signature_v1: true,
         wire: WireOptions { plaintext: true, ..WireOptions::default() },
     };
     let target = |to| TargetAt { to, retry: None, concurrency: None, rate_per_s: None, catch_up: None };

@@ -3,7 +3,7 @@
 
 use super::{FakeDownstream, ServerOptions, ServerStats, Trouble};
 use crate::answer::{AnswerJson, OrderJson, Outcome};
-use crate::signature::{HEADER, verify};
+use crate::signature::{HEADER, HEADER_V2, Signed, verify, verify_v2};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
@@ -197,10 +197,24 @@ async fn http(shared: &Shared, request: Request<Incoming>) -> Result<Response<Bo
     answered(order.trade_no, answer).ok_or(Cut)
 }
 
+/// Version 2 decides where a request has it. A real downstream puts its own name for the host, and refuses what has version 1
+/// alone once its callers sign by version 2.
 fn is_signed(shared: &Shared, headers: &HeaderMap, path: &str, body: &[u8]) -> bool {
-    let header = headers.get(HEADER).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let keys = &shared.options.signing_keys;
-    verify(keys, header, "POST", path, body, shared.clock.wall_ms(), shared.options.skew_ms).is_ok()
+    let value = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let ServerOptions { signing_keys: keys, skew_ms, .. } = &shared.options;
+    let now_ms = shared.clock.wall_ms();
+    let Some(header) = value(HEADER_V2) else {
+        let header = value(HEADER).unwrap_or_default();
+        return verify(keys, header, "POST", path, body, now_ms, *skew_ms).is_ok();
+    };
+    let signed = Signed {
+        method: "POST",
+        host: value("host").unwrap_or_default(),
+        path_and_query: path,
+        idempotency_key: value("idempotency-key").unwrap_or_default(),
+        body,
+    };
+    verify_v2(keys, header, &signed, now_ms, *skew_ms).is_ok()
 }
 
 fn parse(body: &[u8]) -> Option<(OrderJson<'_>, i64, i64)> {

@@ -45,6 +45,7 @@ pub fn http_options(folder: &Path, url: &str) -> HttpOptions {
         allow: vec!["127.0.0.1".into(), "localhost".into()],
         key_id: "k1".into(),
         secret_file,
+        signature_v1: true,
         wire: wire(),
     }
 }

@@ -163,6 +163,7 @@ fn digest(options: &TlsOptions) -> Vec<u8> {
 
 fn load(options: &TlsOptions, digest: Vec<u8>) -> Result<Loaded, TlsError> {
     let chain = certificates(&options.cert_file)?;
+    warn_if_exposed(&options.key_file);
     let key = PrivateKeyDer::from_pem_file(&options.key_file)
         // The error, not the content: a private key is in there.
         .map_err(|_| wrong(&options.key_file, "holds no private key in PEM"))?;
@@ -178,6 +179,14 @@ fn load(options: &TlsOptions, digest: Vec<u8>) -> Result<Loaded, TlsError> {
     let mut config = builder.with_single_cert(chain, key)?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(Loaded { acceptor: TlsAcceptor::from(Arc::new(config)), verifier, digest })
+}
+
+/// Where a file cannot be looked at, reading it says why.
+fn warn_if_exposed(key_file: &Path) {
+    if let Some(mode) = key_file.metadata().ok().and_then(|found| windfall_key_file::exposed_mode(&found)) {
+        let (path, mode) = (key_file.display(), format!("{mode:03o}"));
+        tracing::warn!(%path, mode, "a private key is open to others than its owner; run chmod 600 on its file");
+    }
 }
 
 /// Checks the certificates of clients: by the authorities, and by what these have revoked.

@@ -107,6 +107,10 @@ fn options_out_of_range_are_named() {
             SdkOptions { not_before_ahead_max_ms: 31_536_000_001, ..SdkOptions::default() },
             "not_before_ahead_max_ms",
         ),
+        (
+            SdkOptions { award_time_ahead_max_ms: 86_400_001, ..SdkOptions::default() },
+            "award_time_ahead_max_ms",
+        ),
         (SdkOptions { tokens_waiting_max: 0, ..SdkOptions::default() }, "tokens_waiting_max"),
         (SdkOptions { tokens_batch: 0, ..SdkOptions::default() }, "tokens_batch"),
         (SdkOptions { tokens_timeout_ms: 0, ..SdkOptions::default() }, "tokens_timeout_ms"),

@@ -1,7 +1,8 @@
 //! Every refusal names its field and keeps nothing.
 
-use crate::stage::{Stage, one_queue, request};
+use crate::stage::{Mood, Stage, one_queue, request};
 use std::time::Duration;
+use windfall_proto::order::Invalid;
 use windfall_proto::v1::{Bonus, SendBonusRequest, User};
 use windfall_sdk::{
     CardDraw, DESCRIPTION_MAX_BYTES, DEVICE_ID_MAX_BYTES, EXTENSION_ENTRIES_MAX, EXTENSION_KEY_MAX_BYTES,
@@ -106,7 +107,7 @@ fn whatever_passes_the_checks_fits_a_pack() {
         let mut widest = request(&"t".repeat(128), i64::MAX);
         widest.activity = "a".repeat(64);
         widest.scene = "s".repeat(64);
-        widest.award_time_ms = i64::MAX;
+        widest.award_time_ms = windfall_contract::Clock::system().wall_ms();
         widest.trace_id = vec![7; 16];
         widest.user.as_mut().unwrap().device_id = "d".repeat(DEVICE_ID_MAX_BYTES);
         widest.bonus.as_mut().unwrap().description = "x".repeat(DESCRIPTION_MAX_BYTES);
@@ -118,6 +119,33 @@ fn whatever_passes_the_checks_fits_a_pack() {
         assert_eq!(stage.events()[0].extension, widest.extension);
         stage.end();
     }
+}
+
+/// A stolen key must not put off the award time of its rewards: tokens of an activity are revoked by it.
+#[test]
+fn an_award_time_lies_no_further_ahead_than_clocks_may_differ() {
+    let clock = windfall_contract::Clock::from_unix_ms(|| 1_800_000_000_000);
+    let now_ms = clock.wall_ms();
+    let open = |options: SdkOptions| Stage::with_clock(options, &one_queue(), Mood::Store, clock.clone());
+    let at = |award_time_ms| with(|request| request.award_time_ms = award_time_ms);
+    let stage = open(SdkOptions::default());
+    for award_time_ms in [now_ms + 300_001, now_ms + 31 * 86_400_000, i64::MAX] {
+        match stage.sdk.send_bonus(&at(award_time_ms)) {
+            Err(SendError::Invalid { field: "award_time_ms", why: Invalid::Range { value, max } }) => {
+                assert_eq!((value, max), (award_time_ms, now_ms + 300_000));
+            }
+            other => panic!("{award_time_ms}: {other:?}"),
+        }
+    }
+    assert_eq!((stage.sdk.stats().sent, stage.sdk.stats().spool_slots.0), (0, 0));
+    for award_time_ms in [1, now_ms - 31 * 86_400_000, now_ms, now_ms + 300_000] {
+        stage.sdk.send_bonus(&at(award_time_ms)).unwrap();
+    }
+    let none_ahead = open(SdkOptions { award_time_ahead_max_ms: 0, ..SdkOptions::default() });
+    none_ahead.sdk.send_bonus(&at(now_ms)).unwrap();
+    assert!(none_ahead.sdk.send_bonus(&at(now_ms + 1)).is_err());
+    stage.break_off();
+    none_ahead.break_off();
 }
 
 #[test]

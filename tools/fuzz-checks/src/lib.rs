@@ -1,0 +1,34 @@
+//! What fuzz targets check of bytes that come from outside: a function a target, which ends without panic or has found
+//! something.
+//!
+//! `tools/fuzz` feeds them with libFuzzer's inputs, and `tests/replay.rs` of this crate with those that are kept in
+//! `tools/fuzz/seeds`, at each run of the tests.
+//!
+//! Not here: the older targets, which stand in `tools/fuzz` as a whole.
+
+mod connector;
+mod job;
+mod key_file;
+mod record;
+
+/// The check of one target.
+pub type Check = fn(&[u8]);
+
+/// Each target with its check. Its name is that of its seeds' folder.
+pub const TARGETS: [(&str, Check); 5] = [
+    ("connector_answer", connector::answer),
+    ("connector_signature", connector::signature),
+    ("job_record", job::record),
+    ("key_file", key_file::text),
+    ("signed_record", record::signed),
+];
+
+/// Runs the check of a target.
+///
+/// # Panics
+/// Where the check fails, and where there is no such target.
+pub fn run(target: &str, data: &[u8]) {
+    let found = TARGETS.iter().find(|(name, _)| *name == target);
+    let (_, check) = found.unwrap_or_else(|| panic!("there is no target {target}"));
+    check(data);
+}
