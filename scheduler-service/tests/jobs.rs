@@ -14,7 +14,7 @@ use windfall_contract::due::{
     Changed, Durability, FAR_INDEX, Fired, Firing, Shard, SlotMinute, SlotStore, Target, TaskId, Waiting,
 };
 use windfall_contract::task_queue::{
-    FarJob, FarTimers, FoundJob, JobId, JobStore, JobStoreError, Lease, NewJobs, OnceJob, PublishedFar,
+    DoubtfulJobs, FarJob, FarTimers, FoundJob, JobId, JobStore, JobStoreError, Lease, NewJobs, OnceJob, PublishedFar,
     QueueCounts, QueueName, Swept, Take, TakenJob, TakenJobs, Tended, ready_ms,
 };
 use windfall_scheduler::{DispatchOptions, Dispatcher, Tenants, Timers, TimersOptions};
@@ -198,7 +198,7 @@ async fn a_far_job_that_is_fired_by_several_and_without_an_answer_is_one_job() {
     let faulty = Faulty::new(&store);
     faulty.is_away.store(true, SeqCst);
     faulty.loses.store(true, SeqCst);
-    let target = FarJobTarget::new(faulty.clone());
+    let target = FarJobTarget::new(faulty.clone(), DoubtfulJobs::Refuse);
     let is_away = |fates: Vec<Fired>| fates.iter().all(|fate| matches!(fate, Fired::Away(_)));
     assert!(is_away(target.fire(firings.clone()).await));
     faulty.is_away.store(false, SeqCst);
@@ -206,7 +206,7 @@ async fn a_far_job_that_is_fired_by_several_and_without_an_answer_is_one_job() {
     assert!(is_away(target.fire(firings.clone()).await), "it has stored them, and said nothing");
     faulty.loses.store(false, SeqCst);
     tokio::time::advance(ASKED_AGAIN_AFTER).await;
-    let other = FarJobTarget::new(store.clone());
+    let other = FarJobTarget::new(store.clone(), DoubtfulJobs::Refuse);
     let (first, second) = tokio::join!(target.fire(firings.clone()), other.fire(firings.clone()));
     assert_eq!((first, second), (vec![Fired::Done; 300], vec![Fired::Done; 300]));
     let taken: BTreeSet<JobId> = take_all(&*store).await.iter().map(|job| job.id).collect();
@@ -225,7 +225,7 @@ async fn a_far_job_waits_for_the_clock_of_its_store() {
     // It goes on with each look at it.
     let clock = Clock::from_unix_ms(move || own.fetch_add(20, SeqCst));
     let store = open_with(&dir, clock);
-    let target = FarJobTarget::new(store.clone());
+    let target = FarJobTarget::new(store.clone(), DoubtfulJobs::Refuse);
     let (firings, _) = far_firings(5);
     let fates = target.fire(firings.clone()).await;
     assert!(fates.iter().all(|fate| matches!(fate, Fired::Busy(why) if why.contains("behind"))), "{fates:?}");
@@ -269,7 +269,7 @@ async fn the_scheduler_keeps_finds_cancels_and_fires_far_jobs() {
     let due = far.add(due_ms, FarJob::payloads(&jobs, published_ms)).await.unwrap();
     let seed = JobId::new(published_ms, Shard(0), 0, DELAY_S, false);
     let ids: Vec<_> = due.iter().map(|timer| JobId::of_timer(*timer, seed, SHARDS).unwrap()).collect();
-    let target: Arc<dyn Target> = Arc::new(FarJobTarget::new(Arc::clone(&store)));
+    let target: Arc<dyn Target> = Arc::new(FarJobTarget::new(Arc::clone(&store), DoubtfulJobs::Refuse));
     let targets = BTreeMap::from([((FAR_JOBS_TENANT.to_owned(), "default".to_owned()), target)]);
     let options = DispatchOptions::default();
     let dispatcher = Dispatcher::start(options, tenants, slots, targets, "one".into(), clock);
@@ -347,11 +347,16 @@ impl JobStore for Faulty {
         if self.loses.load(SeqCst) { error("its answer is lost") } else { Ok(ids) }
     }
 
-    async fn publish_far(&self, shard: Shard, batch: &[FarJob]) -> Result<Vec<PublishedFar>, JobStoreError> {
+    async fn publish_far(
+        &self,
+        shard: Shard,
+        batch: &[FarJob],
+        doubtful: DoubtfulJobs,
+    ) -> Result<Vec<PublishedFar>, JobStoreError> {
         if self.is_away.load(SeqCst) {
             return Err(JobStoreError::Unavailable("it is away".into()));
         }
-        let published = self.inner.publish_far(shard, batch).await?;
+        let published = self.inner.publish_far(shard, batch, doubtful).await?;
         match self.loses.load(SeqCst) {
             true => Err(JobStoreError::Unavailable("its answer is lost".into())),
             false => Ok(published),

@@ -8,6 +8,8 @@ use windfall_contract::task_queue::{
 
 /// The numbers of shards that a store may have.
 pub(crate) const SHARDS: RangeInclusive<u16> = 1..=SHARDS_MAX;
+/// The most deletions of far jobs that a store's options may let it remember.
+pub(crate) const FAR_REMOVALS_MAX: u64 = 100_000_000;
 
 fn unusable(what: impl Into<String>) -> JobStoreError {
     JobStoreError::Unusable(what.into())

@@ -1,10 +1,11 @@
 //! What is counted: by queue for as many queues as an option says, by pool for all.
 
-use parking_lot::RwLock;
-use std::collections::HashMap;
+use parking_lot::{Mutex, RwLock};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use windfall_contract::task_queue::{JobId, QueueCounts, QueueName, Tended};
+use windfall_contract::due::Shard;
+use windfall_contract::task_queue::{JobId, QueueCounts, QueueName, Swept, Tended};
 
 /// The buckets of the time from publishing to taking, in milliseconds; one more is for what took longer.
 pub const WAIT_BUCKETS_MS: [u64; 14] =
@@ -62,6 +63,14 @@ windfall_contract::declare_metrics! {
             /// Consumers that wait.
             pub polls: u64,
         }
+        gauge "windfall_taskqueue_far_removals" "Deletions of far jobs that the store remembers, each for a week after its job was due" {
+            /// Deletions of far jobs that are remembered.
+            pub far_removals: u64,
+        }
+        counter "windfall_taskqueue_refused_far_removals_total" "Deletions that were refused, because the store remembers too many of far jobs" {
+            /// Deletions that were refused.
+            pub refused_far_removals: u64,
+        }
     }
 }
 
@@ -89,6 +98,8 @@ pub struct QueueCounters {
     /// All queues beyond `queues_max`.
     others: Arc<OfQueue>,
     pool: PoolNumbers,
+    /// The deletions of far jobs that each shard remembers.
+    far_removals: Mutex<BTreeMap<Shard, u64>>,
 }
 
 #[derive(Default)]
@@ -106,6 +117,7 @@ impl QueueCounters {
             by_queue: RwLock::default(),
             others: Arc::default(),
             pool: PoolNumbers::default(),
+            far_removals: Mutex::default(),
         })
     }
 
@@ -200,8 +212,15 @@ impl QueueCounters {
         self.pool.expired.fetch_add(tended.expired, Relaxed);
     }
 
-    pub(crate) fn swept(&self, expired: u64) {
-        self.pool.expired_waiting.fetch_add(expired, Relaxed);
+    pub(crate) fn swept(&self, shard: Shard, swept: &Swept) {
+        self.pool.expired_waiting.fetch_add(swept.expired, Relaxed);
+        let mut by_shard = self.far_removals.lock();
+        by_shard.insert(shard, swept.far_removals);
+        self.pool.far_removals.store(by_shard.values().sum(), Relaxed);
+    }
+
+    pub(crate) fn far_removal_refused(&self) {
+        self.pool.refused_far_removals.fetch_add(1, Relaxed);
     }
 
     pub(crate) fn store_failed(&self) {

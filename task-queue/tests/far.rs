@@ -16,7 +16,8 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use windfall_contract::Clock;
 use windfall_contract::due::{Changed, FAR_INDEX, Shard, SlotMinute, TaskId, Waiting};
 use windfall_contract::task_queue::{
-    FarJob, FarTimers, FarTimersError, JobId, JobStore, PublishedFar, ready_ms,
+    DoubtfulJobs, FAR_REMOVAL_KEPT_MS, FarJob, FarTimers, FarTimersError, JobId, JobStore, JobStoreError,
+    NewJobs, ONCE_KEPT_MS, PublishedFar, QueueName, ready_ms,
 };
 use windfall_task_queue::embedded::{EmbeddedJobs, EmbeddedJobsOptions};
 use windfall_task_queue::{ApiOptions, FarJobs};
@@ -130,6 +131,32 @@ impl FarTimers for Timers {
     }
 }
 
+fn options() -> EmbeddedJobsOptions {
+    EmbeddedJobsOptions { shards: SHARDS, ..EmbeddedJobsOptions::default() }
+}
+
+async fn hand_over(store: &EmbeddedJobs, jobs: &[FarJob], doubtful: DoubtfulJobs) -> Vec<PublishedFar> {
+    let mut published = Vec::new();
+    for job in jobs {
+        let one = store.publish_far(job.record.id.shard(), std::slice::from_ref(job), doubtful).await;
+        published.extend(one.unwrap());
+    }
+    published
+}
+
+async fn sweep(store: &EmbeddedJobs) -> u64 {
+    let mut left = 0;
+    for shard in (0..SHARDS).map(Shard) {
+        left += loop {
+            let swept = store.sweep(shard, 0).await.unwrap();
+            if swept.forgotten == 0 {
+                break swept.far_removals;
+            }
+        };
+    }
+    left
+}
+
 struct World {
     served: Served,
     store: Arc<EmbeddedJobs>,
@@ -140,12 +167,15 @@ struct World {
 
 impl World {
     async fn new() -> Self {
+        Self::with(&options()).await
+    }
+
+    async fn with(options: &EmbeddedJobsOptions) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let now_ms = Arc::new(AtomicU64::new(START_MS));
         let own = Arc::clone(&now_ms);
-        let options = EmbeddedJobsOptions { shards: SHARDS, ..EmbeddedJobsOptions::default() };
         let clock = Clock::from_unix_ms(move || own.load(SeqCst));
-        let store = EmbeddedJobs::open(dir.path(), &options, clock).unwrap();
+        let store = EmbeddedJobs::open(dir.path(), options, clock).unwrap();
         let timers = Arc::new(Timers::default());
         let far = FarJobs { timers: Arc::clone(&timers) as _, horizon_s: HORIZON_S };
         let served = serve_with(&[("default", Arc::clone(&store))], Some(far), ApiOptions::default()).await;
@@ -161,12 +191,12 @@ impl World {
 
     /// As a scheduler's target does.
     async fn hand_over(&self, jobs: &[FarJob]) -> Vec<PublishedFar> {
-        let mut published = Vec::new();
-        for job in jobs {
-            let one = self.store.publish_far(job.record.id.shard(), std::slice::from_ref(job)).await;
-            published.extend(one.unwrap());
-        }
-        published
+        hand_over(&self.store, jobs, DoubtfulJobs::Refuse).await
+    }
+
+    /// What the shards' sweeps leave of deletions that are remembered.
+    async fn sweep(&self) -> u64 {
+        sweep(&self.store).await
     }
 
     async fn status(&self, method: &str, path: &str) -> u16 {
@@ -419,4 +449,146 @@ async fn a_job_is_deleted_for_good_though_its_timer_is_not_found() {
     world.now_ms.fetch_add(3_601_000, SeqCst);
     assert_eq!(world.hand_over(&fired).await, [PublishedFar::Over]);
     assert_eq!(world.status("GET", "/api/n/q").await, 404);
+}
+
+/// A week and three hours after a job of `World` was due.
+const FORGOTTEN_AFTER_MS: u64 = 3_600_000 + FAR_REMOVAL_KEPT_MS + 3 * ONCE_KEPT_MS;
+
+/// The scheduler was away for more than a week, and the deletions of that time are forgotten.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_whose_deletion_was_forgotten_does_not_come_silently() {
+    let world = World::new().await;
+    let publish = async || world.served.wire.put("/api/n/q?delay=3600&ttl=0", "x").await.text("job_id");
+    let ids = [publish().await, publish().await, publish().await];
+    world.fault(Fault::Away);
+    let deleted = &ids[..2];
+    for id in deleted {
+        assert_eq!(world.status("DELETE", &format!("/api/n/q/job/{id}")).await, 204);
+    }
+    assert_eq!(world.sweep().await, 2);
+    world.now_ms.fetch_add(FORGOTTEN_AFTER_MS - 2 * ONCE_KEPT_MS, SeqCst);
+    let fired = world.timers.fire();
+    let of = |id: &str| -> Vec<FarJob> {
+        fired.iter().filter(|job| job.record.id.to_string() == id).cloned().collect()
+    };
+    assert_eq!(world.sweep().await, 2, "a week is not over");
+    assert_eq!(world.hand_over(&of(&ids[0])).await, [PublishedFar::Over]);
+    world.now_ms.fetch_add(2 * ONCE_KEPT_MS, SeqCst);
+    assert_eq!(world.sweep().await, 0);
+    for id in deleted {
+        assert_eq!(world.hand_over(&of(id)).await, [PublishedFar::Doubtful; 1]);
+    }
+    // A clock that goes back brings none of them either.
+    world.now_ms.fetch_sub(FORGOTTEN_AFTER_MS - 3_600_000, SeqCst);
+    assert_eq!(world.hand_over(&of(&ids[0])).await, [PublishedFar::Doubtful]);
+    assert_eq!(world.status("GET", "/api/n/q").await, 404);
+    // Nor does one of that hour that was not deleted, until an operator has decided. A job that is due later is in no doubt.
+    assert_eq!(world.hand_over(&of(&ids[2])).await, [PublishedFar::Doubtful]);
+    let decided = hand_over(&world.store, &of(&ids[2]), DoubtfulJobs::Publish).await;
+    assert_eq!(decided, [PublishedFar::Stored]);
+    world.fault(Fault::None);
+    let later = publish().await;
+    world.now_ms.fetch_add(3_601_000, SeqCst);
+    let fired = world.timers.fire();
+    let later: Vec<FarJob> = fired.into_iter().filter(|job| job.record.id.to_string() == later).collect();
+    assert_eq!(world.hand_over(&later).await, [PublishedFar::Stored]);
+}
+
+/// Where nothing was forgotten, nothing is in doubt, however late it comes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn jobs_come_after_weeks_where_no_deletion_was_forgotten() {
+    let world = World::new().await;
+    let reply = world.served.wire.put("/api/n/q/bulk?delay=3600&ttl=0", "[1, 2]").await;
+    assert_eq!(reply.status, 201);
+    world.now_ms.fetch_add(4 * FORGOTTEN_AFTER_MS, SeqCst);
+    assert_eq!(world.sweep().await, 0);
+    assert_eq!(world.hand_over(&world.timers.fire()).await, [PublishedFar::Stored; 2]);
+}
+
+/// Whoever deletes what is not there, again and again, fills no store; and who is refused has deleted nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_more_deletions_are_remembered_than_an_option_says() {
+    let world = World::with(&EmbeddedJobsOptions { far_removals_max: 2 * u64::from(SHARDS), ..options() }).await;
+    let mut paths = Vec::new();
+    for _ in 0..SHARDS * 3 {
+        let id = world.served.wire.put("/api/n/q?delay=3600&ttl=0", "x").await.text("job_id");
+        paths.push(format!("/api/n/q/job/{id}"));
+    }
+    world.fault(Fault::Away);
+    let mut statuses = Vec::new();
+    for path in paths.iter().chain(&paths) {
+        statuses.push(world.status("DELETE", path).await);
+    }
+    let (first, again) = statuses.split_at(paths.len());
+    assert_eq!(first, again, "what is remembered may be deleted again, and nothing else");
+    assert_eq!(first.iter().filter(|status| **status == 204).count(), 2 * usize::from(SHARDS));
+    assert!(first.iter().all(|status| [204, 503].contains(status)), "{first:?}");
+    assert_eq!(world.sweep().await, 2 * u64::from(SHARDS));
+    let refused = JobStoreError::TooManyFarRemovals;
+    let pairs: Vec<_> = paths.iter().map(|path| path.rsplit('/').next().unwrap().parse().unwrap()).collect();
+    let of_one: Vec<_> = pairs.into_iter().filter(|id: &JobId| id.shard() == Shard(0)).collect();
+    let queue = QueueName::new("n", "q").unwrap();
+    let of_one: Vec<_> = of_one.into_iter().map(|id| (queue.clone(), id)).collect();
+    assert_eq!(world.store.remove_far(Shard(0), &of_one).await, Err(refused), "all of a call, or nothing");
+    // The scheduler is back: its timers are cancelled, which needs no room.
+    world.fault(Fault::None);
+    let at = first.iter().position(|status| *status == 503).unwrap();
+    assert_eq!(world.status("DELETE", &paths[at]).await, 204);
+    world.now_ms.fetch_add(3_601_000, SeqCst);
+    let published = world.hand_over(&world.timers.fire()).await;
+    let stored = published.iter().filter(|fate| **fate == PublishedFar::Stored).count();
+    assert_eq!(stored, usize::from(SHARDS) - 1, "what was refused comes: {published:?}");
+    // Acknowledging what is there needs no room either.
+    let job = world.served.wire.get("/api/n/q").await.text("job_id");
+    assert_eq!(world.status("DELETE", &format!("/api/n/q/job/{job}")).await, 204);
+    world.now_ms.fetch_add(FORGOTTEN_AFTER_MS, SeqCst);
+    assert_eq!(world.sweep().await, 0);
+    world.fault(Fault::Away);
+    assert_eq!(world.status("DELETE", &paths[at]).await, 204, "there is room again");
+}
+
+/// What is remembered, and what was forgotten, is known to the process that opens the files next.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn deletions_and_the_doubt_that_they_leave_survive_the_process() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = EmbeddedJobsOptions { far_removals_max: u64::from(SHARDS), ..options() };
+    let open = |now_ms: u64| {
+        EmbeddedJobs::open(dir.path(), &options, Clock::from_unix_ms(move || now_ms)).unwrap()
+    };
+    let far = |number: u32| {
+        let new = NewJobs {
+            queue: QueueName::new("n", "q").unwrap(),
+            delay_s: 3_600,
+            ttl_s: 0,
+            tries: 1,
+            is_versioned: false,
+            attributes: Vec::new(),
+            bodies: vec!["x".into()],
+        };
+        let slot = SlotMinute::of(ready_ms(START_MS, 3_600));
+        // All in the first shard.
+        let timer = TaskId { shard: Shard(9), slot, index: FAR_INDEX | number * u32::from(SHARDS) };
+        FarJob::of_timer(&FarJob::payloads(&new, START_MS)[0], timer, SHARDS).unwrap()
+    };
+    let (deleted, other) = (far(1), far(2));
+    let pair = |job: &FarJob| [(job.queue.clone(), job.record.id)];
+    let store = open(START_MS);
+    assert_eq!(store.remove_far(Shard(0), &pair(&deleted)).await, Ok(vec![false]));
+    drop(store);
+    let store = open(START_MS + 3_601_000);
+    let full = store.remove_far(Shard(0), &pair(&other)).await;
+    assert_eq!(full, Err(JobStoreError::TooManyFarRemovals), "the place is taken");
+    let batch = [deleted.clone(), other.clone()];
+    let fates = hand_over(&store, &batch, DoubtfulJobs::Refuse).await;
+    assert_eq!(fates, [PublishedFar::Over, PublishedFar::Stored]);
+    drop(store);
+    let store = open(START_MS + FORGOTTEN_AFTER_MS);
+    assert_eq!(sweep(&store).await, 0);
+    drop(store);
+    let store = open(START_MS + FORGOTTEN_AFTER_MS);
+    assert_eq!(hand_over(&store, &batch, DoubtfulJobs::Refuse).await, [
+        PublishedFar::Doubtful,
+        PublishedFar::Over
+    ]);
+    assert_eq!(hand_over(&store, &[deleted], DoubtfulJobs::Publish).await, [PublishedFar::Stored]);
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use windfall_contract::Clock;
 use windfall_contract::due::{Durability, Shard};
 use windfall_contract::task_queue::{
-    FarJob, FoundJob, JobId, JobStore, JobStoreError, Lease, NewJobs, OnceJob, PublishedFar, QueueCounts,
+    DoubtfulJobs, FarJob, FoundJob, JobId, JobStore, JobStoreError, Lease, NewJobs, OnceJob, PublishedFar, QueueCounts,
     QueueName, QueueTokens, RateLimit, Swept, Take, TakenJobs, Tended, TokenRecord,
 };
 use windfall_task_queue::ApiOptions;
@@ -93,8 +93,13 @@ impl JobStore for Faulty {
         self.loses().map(|()| ids)
     }
 
-    async fn publish_far(&self, shard: Shard, batch: &[FarJob]) -> Result<Vec<PublishedFar>, JobStoreError> {
-        self.inner.publish_far(shard, batch).await
+    async fn publish_far(
+        &self,
+        shard: Shard,
+        batch: &[FarJob],
+        doubtful: DoubtfulJobs,
+    ) -> Result<Vec<PublishedFar>, JobStoreError> {
+        self.inner.publish_far(shard, batch, doubtful).await
     }
 
     async fn remove_far(

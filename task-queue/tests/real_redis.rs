@@ -16,7 +16,7 @@ use windfall_conformance::redis_nodes::{self, SlotMoves, asked, command};
 use windfall_conformance::task_queue::{self, Fixture};
 use windfall_contract::due::{Durability, FAR_INDEX, Shard, SlotMinute, TaskId};
 use windfall_contract::task_queue::{
-    FarJob, JobId, JobStore, JobStoreError, NewJobs, ONCE_KEPT_MS, OnceJob, OnceMark, PublishedFar,
+    DoubtfulJobs, FarJob, JobId, JobStore, JobStoreError, NewJobs, ONCE_KEPT_MS, OnceJob, OnceMark, PublishedFar,
     QueueCounts, QueueName, QueueTokens, TTL_DEFAULT_S, Take,
 };
 use windfall_servers::{Private, RedisOptions as ServerOptions, Spec};
@@ -354,20 +354,65 @@ async fn a_far_job_that_is_still_there_is_published_once_though_its_mark_is_gone
             command(server.url(), &["DEL", &mark]).await.unwrap();
         }
     };
-    assert_eq!(store.publish_far(id.shard(), batch).await.unwrap(), [PublishedFar::Stored]);
+    assert_eq!(store.publish_far(id.shard(), batch, DoubtfulJobs::Refuse).await.unwrap(), [PublishedFar::Stored]);
     forget().await;
-    assert_eq!(store.publish_far(id.shard(), batch).await.unwrap(), [PublishedFar::Over], "it is ready");
+    assert_eq!(store.publish_far(id.shard(), batch, DoubtfulJobs::Refuse).await.unwrap(), [PublishedFar::Over], "it is ready");
     let take = [Take { queue: queue.clone(), count: 5, ttr_s: 60 }];
     assert_eq!(store.take(id.shard(), &take).await.unwrap().1[0].jobs.len(), 1);
-    assert_eq!(store.publish_far(id.shard(), batch).await.unwrap(), [PublishedFar::Over], "it is leased");
+    assert_eq!(store.publish_far(id.shard(), batch, DoubtfulJobs::Refuse).await.unwrap(), [PublishedFar::Over], "it is leased");
     assert_eq!(all_counts(&store, &queue).await, QueueCounts::default());
     assert_eq!(store.take(id.shard(), &take).await.unwrap().1[0].jobs.len(), 0);
     assert_eq!(store.remove(id.shard(), &[(queue, id)]).await.unwrap(), [true]);
     assert_eq!(
-        store.publish_far(id.shard(), batch).await.unwrap(),
+        store.publish_far(id.shard(), batch, DoubtfulJobs::Refuse).await.unwrap(),
         [PublishedFar::Stored],
         "nothing knows it"
     );
+}
+
+/// Deletions of far jobs are bounded, and what is forgotten leaves a doubt that no job passes silently.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs real servers: ./dev test runs it"]
+async fn deletions_of_far_jobs_are_bounded_and_leave_a_doubt_when_they_are_forgotten() {
+    let server = single().await;
+    let options = RedisJobsOptions { far_removals_max: 16, ..RedisJobsOptions::at(server.url()) };
+    let store = RedisJobs::open(patient(options)).await.unwrap();
+    let queue = name("deleted");
+    let new = NewJobs { ttl_s: 0, ..jobs(&queue, 0, vec!["x".into()]) };
+    let payload = FarJob::payloads(&new, 0).remove(0);
+    // All in one shard.
+    let far = |number: u32| {
+        let timer = TaskId { index: FAR_INDEX | (8 * number), ..FAR_TIMER };
+        FarJob::of_timer(&payload, timer, 8).unwrap()
+    };
+    let all: Vec<FarJob> = (0..4).map(far).collect();
+    let pair = |at: usize| (queue.clone(), all[at].record.id);
+    let shard = pair(0).1.shard();
+    let refused = JobStoreError::TooManyFarRemovals;
+    let three = [pair(0), pair(1), pair(2)];
+    assert_eq!(store.remove_far(shard, &three).await, Err(refused.clone()), "two of a shard, and not three");
+    assert_eq!(store.remove_far(shard, &three[..2]).await, Ok(vec![false; 2]), "nothing was changed before");
+    assert_eq!(store.remove_far(shard, &three[..2]).await, Ok(vec![false; 2]), "and again");
+    assert_eq!(store.remove_far(shard, &three[2..]).await, Err(refused));
+    assert_eq!(store.sweep(shard, 0).await.unwrap().far_removals, 2);
+    let publish = async |from: usize, doubtful| store.publish_far(shard, &all[from..=from], doubtful).await;
+    assert_eq!(publish(0, DoubtfulJobs::Publish).await, Ok(vec![PublishedFar::Over]));
+    assert_eq!(publish(2, DoubtfulJobs::Refuse).await, Ok(vec![PublishedFar::Stored]), "there is no doubt yet");
+    // A week passes.
+    let deletions: Vec<String> = asked(server.url(), &["KEYS", "*:v"]).await;
+    assert_eq!(deletions.len(), 1, "{deletions:?}");
+    let age = "local f = redis.call('ZRANGE', KEYS[1], 0, 0) redis.call('ZADD', KEYS[1], 400, f[1]) return 1";
+    command(server.url(), &["EVAL", age, "1", &deletions[0]]).await.unwrap();
+    let swept = store.sweep(shard, 0).await.unwrap();
+    assert_eq!((swept.forgotten, swept.far_removals), (1, 1), "one of two");
+    let (first, second) =
+        (publish(0, DoubtfulJobs::Refuse).await.unwrap(), publish(1, DoubtfulJobs::Refuse).await.unwrap());
+    let mut fates = [first[0], second[0]];
+    fates.sort_by_key(|fate| *fate == PublishedFar::Doubtful);
+    assert_eq!(fates, [PublishedFar::Over, PublishedFar::Doubtful]);
+    assert_eq!(publish(3, DoubtfulJobs::Refuse).await, Ok(vec![PublishedFar::Doubtful]), "it is as late");
+    assert_eq!(publish(3, DoubtfulJobs::Publish).await, Ok(vec![PublishedFar::Stored]));
+    assert_eq!(store.remove_far(shard, &[pair(2)]).await, Ok(vec![true]), "there is room again");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

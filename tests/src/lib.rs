@@ -24,6 +24,7 @@
 //! assert_eq!(ended.json()["total"]["lost"], 0);
 //! ```
 
+mod ahead;
 mod binary;
 pub mod frames;
 mod ground;
@@ -35,6 +36,7 @@ mod run;
 mod seed;
 mod service;
 
+pub use ahead::ahead;
 pub use binary::{plain, sabotaged, servers_program, shipped};
 pub use ground::Ground;
 pub use memory::Memory;

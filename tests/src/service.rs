@@ -1,7 +1,7 @@
 //! A running service and an ordinary HTTP client for it.
 
 use crate::run::{Run, Running};
-use crate::{Ended, Memory, plain};
+use crate::{Ended, Memory, ahead, plain};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -49,7 +49,7 @@ impl Service {
     /// # Panics
     /// If it does not become ready.
     pub fn start<'a>(args: impl IntoIterator<Item = &'a OsStr>, last: &OsStr) -> Self {
-        Self::start_until("is ready at ", args, last)
+        Self::start_until("is ready at ", args, last, &[])
     }
 
     /// The same for one that lacks something that it needs: it is up, and not ready.
@@ -57,7 +57,7 @@ impl Service {
     /// # Panics
     /// If it does not come up, or is ready all the same.
     pub fn start_unready<'a>(args: impl IntoIterator<Item = &'a OsStr>, last: &OsStr) -> Self {
-        Self::start_until("is up at ", args, last)
+        Self::start_until("is up at ", args, last, &[])
     }
 
     /// `windfall serve --dev` with task queues in its options, on free ports, with clients of its queue API and of its admin
@@ -66,9 +66,33 @@ impl Service {
     /// # Panics
     /// If it does not come up, or has no task queues.
     pub fn with_task_queues(data: &Path, options: &Path) -> (Self, Caller, Caller) {
+        Self::with_task_queues_ahead(data, options, Duration::ZERO)
+    }
+
+    /// The same with a time of day that is so far ahead of the system's.
+    ///
+    /// # Panics
+    /// If it does not come up, or has no task queues.
+    pub fn with_task_queues_ahead(data: &Path, options: &Path, by: Duration) -> (Self, Caller, Caller) {
         let args = ["serve", "--dev", "--listen", "127.0.0.1:0", "--config"].map(OsStr::new);
         let args = args.into_iter().chain([options.as_os_str(), OsStr::new("--data")]);
-        let service = Self::start(args, data.as_os_str());
+        let env = if by.is_zero() { Vec::new() } else { ahead(by) };
+        let service = Self::start_until("is ready at ", args, data.as_os_str(), &env);
+        service.split_task_queues()
+    }
+
+    /// The role `task-queue` on free ports, with clients of its queue API and of its admin API.
+    ///
+    /// # Panics
+    /// If it does not come up.
+    pub fn task_queue(data: &Path, options: &Path) -> (Self, Caller, Caller) {
+        let args = ["task-queue", "--listen", "127.0.0.1:0", "--config"].map(OsStr::new);
+        let args = args.into_iter().chain([options.as_os_str(), OsStr::new("--data")]);
+        Self::start(args, data.as_os_str()).split_task_queues()
+    }
+
+    fn split_task_queues(self) -> (Self, Caller, Caller) {
+        let service = self;
         let said = service.output();
         let caller = |before: &str| {
             let rest =
@@ -81,8 +105,14 @@ impl Service {
         (service, api, admin)
     }
 
-    fn start_until<'a>(told: &str, args: impl IntoIterator<Item = &'a OsStr>, last: &OsStr) -> Self {
+    fn start_until<'a>(
+        told: &str,
+        args: impl IntoIterator<Item = &'a OsStr>,
+        last: &OsStr,
+        env: &[(&str, String)],
+    ) -> Self {
         let run = Run::new(plain()).args(args).arg(last).time_out(Duration::from_secs(600));
+        let run = env.iter().fold(run, |run, (name, value)| run.env(name, value));
         let mut running = run.start();
         let output = running.wait_for_output(told, Duration::from_secs(60));
         let address = output

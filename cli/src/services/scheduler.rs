@@ -523,7 +523,8 @@ impl ServiceOptions {
         let pools = self.task_queue.far_pools(&self.scheduler);
         let open = pools.filter_map(|pool| Some((pool, stores.get(pool)?)));
         let target = |(pool, store): (&str, &Arc<_>)| {
-            let target = TargetPart::Ready(Arc::new(FarJobTarget::new(Arc::clone(store))));
+            let doubtful = self.task_queue.doubtful_jobs();
+            let target = TargetPart::Ready(Arc::new(FarJobTarget::new(Arc::clone(store), doubtful)));
             ((FAR_JOBS_TENANT.to_owned(), pool.to_owned()), target)
         };
         open.map(target).collect()

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use windfall_contract::Clock;
 use windfall_contract::due::Shard;
-use windfall_contract::task_queue::JobStore;
+use windfall_contract::task_queue::{DoubtfulJobs, JobStore};
 use windfall_edge::{Access, AccessSource, Health, Metrics, Need, Part, Parts, Router};
 use windfall_scheduler::Timers;
 use windfall_scheduler_service::{FarJobTarget, FarJobTimers};
@@ -36,6 +36,9 @@ pub struct TaskQueueAt {
     /// those that wait can still be found and cancelled. Default: none. A pool in Redis needs timers in Redis, and a pool in
     /// files timers in files.
     pub horizon_s: Option<u32>,
+    /// Whether a job that has waited as a timer is published though it comes so late that its pool has forgotten which jobs
+    /// of its time were deleted. Default `false`: its timer is given up, for an operator to decide.
+    pub publish_doubtful_jobs: bool,
     /// Where jobs wait, by the name of the pool that a token begins with. Default of the role `task-queue`: one pool
     /// `default` in files; `serve` has task queues where a pool is named.
     pub pools: BTreeMap<String, PoolAt>,
@@ -55,6 +58,14 @@ impl TaskQueueAt {
     /// Whether the options say by name that jobs of a pool wait as timers, or have waited so.
     pub fn asks_for_far_jobs(&self) -> bool {
         self.horizon_s.is_some() && !self.pools.is_empty()
+    }
+
+    /// What becomes of jobs of which their pool no longer knows whether they were deleted.
+    pub const fn doubtful_jobs(&self) -> DoubtfulJobs {
+        match self.publish_doubtful_jobs {
+            true => DoubtfulJobs::Publish,
+            false => DoubtfulJobs::Refuse,
+        }
     }
 
     /// The pools whose jobs may wait as timers: timers that one process has are no place for jobs that several share, nor the

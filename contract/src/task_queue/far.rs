@@ -76,6 +76,18 @@ pub enum PublishedFar {
     Over,
     /// It is due in so many milliseconds only, by the store's clock. Nothing was stored.
     Early(u64),
+    /// It comes so late that the store no longer knows whether it was deleted. Nothing was stored.
+    Doubtful,
+}
+
+/// What becomes of a far job that comes so late that its store no longer knows whether it was deleted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum DoubtfulJobs {
+    /// It is not published, and its caller hears so.
+    #[default]
+    Refuse,
+    /// It is published, as an operator has decided.
+    Publish,
 }
 
 /// The timers of one store of jobs. Clones of a store's processes share them: whoever asks finds each timer.

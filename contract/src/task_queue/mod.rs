@@ -12,7 +12,7 @@ mod record;
 mod store;
 mod tokens;
 
-pub use far::{FarJob, FarTimers, FarTimersError, PublishedFar};
+pub use far::{DoubtfulJobs, FarJob, FarTimers, FarTimersError, PublishedFar};
 pub use ids::{InvalidJobId, JobId};
 pub use names::{InvalidName, QueueName};
 pub use record::{
@@ -38,6 +38,8 @@ pub const TAKE_BYTES_MAX: usize = 4 << 20;
 pub const ONCE_KEPT_MS: u64 = 3_600_000;
 /// How long after a far job was due a deletion of it is remembered at least, where its timer may still fire.
 pub const FAR_REMOVAL_KEPT_MS: u64 = 168 * ONCE_KEPT_MS;
+/// How many deletions of far jobs a store remembers at a time, where its options say nothing else.
+pub const FAR_REMOVALS_MAX: u64 = 1_000_000;
 /// The seconds that a job lives where its publisher says nothing.
 pub const TTL_DEFAULT_S: u32 = 86_400;
 

@@ -1,6 +1,6 @@
 //! What a store of jobs offers, and what callers may rely on. The conformance suite checks each sentence.
 
-use super::{Attributes, FarJob, JobId, PublishedFar, QueueName, RecordError};
+use super::{Attributes, DoubtfulJobs, FarJob, JobId, PublishedFar, QueueName, RecordError};
 use crate::due::{Durability, Shard};
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -155,8 +155,10 @@ pub struct Swept {
     pub cursor: u64,
     /// Jobs whose ttl had ended, and that are gone.
     pub expired: u64,
-    /// Queues that were empty, and marks that were kept for long enough: all are forgotten.
+    /// Queues that were empty, and marks and deletions of far jobs that were kept for long enough: all are forgotten.
     pub forgotten: u64,
+    /// The deletions of far jobs that the shard still remembers.
+    pub far_removals: u64,
 }
 
 /// The store cannot do it.
@@ -168,6 +170,9 @@ pub enum JobStoreError {
     /// What it holds cannot be read, or the call cannot be.
     #[error("the store of jobs cannot be used: {0}")]
     Unusable(String),
+    /// A shard remembers as many deletions of far jobs as it may. Nothing was changed.
+    #[error("the store of jobs remembers too many deletions of far jobs; the oldest are forgotten a week after they were due")]
+    TooManyFarRemovals,
 }
 
 impl From<RecordError> for JobStoreError {
@@ -208,11 +213,17 @@ pub trait JobStore: Send + Sync {
     /// Publishes far jobs whose time has come, each under its own id: one answer for each, in order. A job that was published
     /// so within [`ONCE_KEPT_MS`](super::ONCE_KEPT_MS) is passed over, whatever became of it; so is one that is still there,
     /// leased or dead or not, however long ago that was, and one that [`remove_far`](Self::remove_far) has ended. So a call
-    /// that has no answer may be repeated. The ids must be of the shard.
+    /// that has no answer may be repeated. The ids must be of the shard. `doubtful` is about jobs of a time of which the shard
+    /// has forgotten deletions.
     ///
     /// # Errors
     /// [`JobStoreError`].
-    async fn publish_far(&self, shard: Shard, batch: &[FarJob]) -> Result<Vec<PublishedFar>, JobStoreError>;
+    async fn publish_far(
+        &self,
+        shard: Shard,
+        batch: &[FarJob],
+        doubtful: DoubtfulJobs,
+    ) -> Result<Vec<PublishedFar>, JobStoreError>;
 
     /// Takes jobs that are ready, the one that has been ready longest about first, and leases each in the same step: no
     /// other call takes it within its ttr, unless it is given back. What has expired or was deleted is passed over. The
@@ -233,10 +244,12 @@ pub trait JobStore: Send + Sync {
 
     /// Ends far jobs as [`remove`](Self::remove) does, and keeps those away that are published later: until
     /// [`FAR_REMOVAL_KEPT_MS`](super::FAR_REMOVAL_KEPT_MS) after the job was due, and for
-    /// [`ONCE_KEPT_MS`](super::ONCE_KEPT_MS) at least.
+    /// [`ONCE_KEPT_MS`](super::ONCE_KEPT_MS) at least. A job that comes later is [`PublishedFar::Doubtful`]: what forgets a
+    /// deletion remembers in the same step up to which time it has forgotten any.
     ///
     /// # Errors
-    /// [`JobStoreError`].
+    /// [`JobStoreError`]; [`TooManyFarRemovals`](JobStoreError::TooManyFarRemovals) where a job is not there, and there is no
+    /// room to remember that it was deleted.
     async fn remove_far(&self, shard: Shard, jobs: &[(QueueName, JobId)])
     -> Result<Vec<bool>, JobStoreError>;
 

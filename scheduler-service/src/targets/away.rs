@@ -42,7 +42,7 @@ impl AwayShards {
             Err(error @ JobStoreError::Unavailable(_)) => {
                 all.insert(shard, AwayShard { why: error.to_string(), ask_at: Instant::now() + AWAY_FOR });
             }
-            Ok(_) | Err(JobStoreError::Unusable(_)) => {
+            Ok(_) | Err(JobStoreError::Unusable(_) | JobStoreError::TooManyFarRemovals) => {
                 all.remove(&shard);
             }
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 use windfall_contract::due::{Fired, Firing, Target};
-use windfall_contract::task_queue::{FarJob, JobStore, PublishedFar};
+use windfall_contract::task_queue::{DoubtfulJobs, FarJob, JobStore, PublishedFar};
 
 /// How long jobs are waited for whose time has come by the timers' clock, and not by that of their store.
 const EARLY_MAX_MS: u64 = 10_000;
@@ -16,16 +16,21 @@ const EARLY_MAX_MS: u64 = 10_000;
 /// Publishes [far jobs](FarJob) to their queues, each under the id that its publisher was given.
 ///
 /// A timer is [`Fired::Done`] when the store has its job, or knows that it was there or was deleted
-/// ([`JobStore::publish_far`]). While the store does not answer at all, no attempt counts.
+/// ([`JobStore::publish_far`]). While the store does not answer at all, no attempt counts. One of which the store no longer
+/// knows whether it was deleted is given up at once, for an operator to decide, unless it was decided that such jobs come.
 pub struct FarJobTarget {
     store: Arc<dyn JobStore>,
     away: Arc<AwayShards>,
+    doubtful: DoubtfulJobs,
 }
 
+/// What a timer is given up with whose job may have been deleted.
+const DOUBTFUL: &str = "it comes more than a week late, and the store has forgotten which jobs of that time were deleted: delete                         it, or set task_queue.publish_doubtful_jobs and send it again";
+
 impl FarJobTarget {
-    /// Publishes to this store.
-    pub fn new(store: Arc<dyn JobStore>) -> Self {
-        Self { store, away: Arc::default() }
+    /// Publishes to this store. `doubtful` is about jobs of which the store no longer knows whether they were deleted.
+    pub fn new(store: Arc<dyn JobStore>, doubtful: DoubtfulJobs) -> Self {
+        Self { store, away: Arc::default(), doubtful }
     }
 
     /// How long handing timers over may take where a call of the store takes so long at most: they may be early, and go
@@ -55,7 +60,7 @@ impl Target for FarJobTarget {
                 call.places.into_iter().for_each(|nth| fates[places[nth]] = Fired::Away(why.clone()));
                 continue;
             }
-            calls.spawn(publish(Arc::clone(&self.store), Arc::clone(&self.away), call));
+            calls.spawn(publish(Arc::clone(&self.store), Arc::clone(&self.away), self.doubtful, call));
         }
         while let Some(called) = calls.join_next().await {
             match called {
@@ -68,11 +73,16 @@ impl Target for FarJobTarget {
 }
 
 /// Publishes the jobs of a call, those that come too early in further ones: their places, and what became of each.
-async fn publish(store: Arc<dyn JobStore>, away: Arc<AwayShards>, call: Call<FarJob>) -> Vec<(usize, Fired)> {
+async fn publish(
+    store: Arc<dyn JobStore>,
+    away: Arc<AwayShards>,
+    doubtful: DoubtfulJobs,
+    call: Call<FarJob>,
+) -> Vec<(usize, Fired)> {
     let Call { shard, mut places, mut jobs } = call;
     let (mut fates, mut waited_ms) = (Vec::with_capacity(places.len()), 0);
     loop {
-        let answer = store.publish_far(shard, &jobs).await;
+        let answer = store.publish_far(shard, &jobs, doubtful).await;
         away.note(shard, &answer);
         let published = match answer {
             Ok(published) => published,
@@ -85,6 +95,7 @@ async fn publish(store: Arc<dyn JobStore>, away: Arc<AwayShards>, call: Call<Far
         for ((at, job), published) in places.into_iter().zip(jobs).zip(published) {
             match published {
                 PublishedFar::Stored | PublishedFar::Over => fates.push((at, Fired::Done)),
+                PublishedFar::Doubtful => fates.push((at, Fired::Refused(DOUBTFUL.into()))),
                 PublishedFar::Early(ms) => {
                     longest_ms = longest_ms.max(ms);
                     early.0.push(at);

@@ -142,7 +142,7 @@ pub(super) fn calls_of<J>(batch: impl Iterator<Item = (Shard, usize, J)>) -> Vec
 pub(super) fn fate(error: &JobStoreError) -> Fired {
     match error {
         JobStoreError::Unavailable(_) => Fired::Away(error.to_string()),
-        JobStoreError::Unusable(_) => Fired::Failed(error.to_string()),
+        JobStoreError::Unusable(_) | JobStoreError::TooManyFarRemovals => Fired::Failed(error.to_string()),
     }
 }
 

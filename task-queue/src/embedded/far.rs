@@ -1,32 +1,38 @@
 //! Far jobs, which come with an id of their own when their time has come. They lie among the jobs that were taken before, which
 //! are found by their ids alone.
 
-use super::{ShardStep, jobs, once, rows};
+use super::removals::removal_hour;
+use super::{ShardStep, jobs, once};
+use std::collections::BTreeSet;
 use windfall_contract::task_queue::{
-    FAR_REMOVAL_KEPT_MS, FarJob, HeldRecord, HeldState, JobId, JobStoreError, ONCE_KEPT_MS, PublishedFar,
-    QueueName, ready_ms,
+    DoubtfulJobs, FarJob, HeldRecord, HeldState, JobId, JobStoreError, ONCE_KEPT_MS, PublishedFar, QueueName,
+    ready_ms,
 };
 
 pub(super) fn publish(
     step: &mut ShardStep<'_>,
     batch: &[FarJob],
+    doubtful: DoubtfulJobs,
 ) -> Result<Vec<PublishedFar>, JobStoreError> {
-    batch.iter().map(|job| publish_one(step, job)).collect()
+    batch.iter().map(|job| publish_one(step, job, doubtful)).collect()
 }
 
-fn publish_one(step: &mut ShardStep<'_>, job: &FarJob) -> Result<PublishedFar, JobStoreError> {
+fn publish_one(
+    step: &mut ShardStep<'_>,
+    job: &FarJob,
+    doubtful: DoubtfulJobs,
+) -> Result<PublishedFar, JobStoreError> {
     let FarJob { queue, record } = job;
     let (id, hour) = (record.id, step.now_ms / ONCE_KEPT_MS);
     let own = mark(queue, id);
-    let removed = rows::once(step.state.number, removal_hour(id), &own);
     if once::is_known(step, hour, &own)?
-        || step.step.get(&removed)?.is_some()
+        || step.is_removed(id, &own)?
         // It may be there for longer than its mark, in somebody's hands.
         || step.held_at(queue, id)?.is_some()
     {
         return Ok(PublishedFar::Over);
     }
-    let ready = ready_at_ms(id);
+    let ready = ready_ms(id.published_ms(), id.delay_s());
     if ready > step.now_ms {
         return Ok(PublishedFar::Early(ready - step.now_ms));
     }
@@ -35,25 +41,32 @@ fn publish_one(step: &mut ShardStep<'_>, job: &FarJob) -> Result<PublishedFar, J
     if jobs::is_expired(&held, step.now_ms) {
         return Ok(PublishedFar::Over);
     }
+    if doubtful == DoubtfulJobs::Refuse && step.state.removals.has_forgotten(removal_hour(id)) {
+        return Ok(PublishedFar::Doubtful);
+    }
     once::note(step, hour, &own);
     step.hold(queue, ready, &held);
     Ok(PublishedFar::Stored)
 }
 
-/// Whether it was there.
-pub(super) fn remove(step: &mut ShardStep<'_>, queue: &QueueName, id: JobId) -> Result<bool, JobStoreError> {
-    let hour = removal_hour(id).max(step.now_ms / ONCE_KEPT_MS);
-    once::note(step, hour, &mark(queue, id));
-    jobs::remove(step, queue, id)
-}
-
-/// The hour under which it is noted that the job was deleted.
-fn removal_hour(id: JobId) -> u64 {
-    (ready_at_ms(id) + FAR_REMOVAL_KEPT_MS) / ONCE_KEPT_MS
-}
-
-fn ready_at_ms(id: JobId) -> u64 {
-    ready_ms(id.published_ms(), id.delay_s())
+/// Whether each was there; an error where there is no room to remember that they are deleted, and nothing is changed.
+#[expect(clippy::type_complexity, reason = "an error of the files is another one than a refusal")]
+pub(super) fn remove(
+    step: &mut ShardStep<'_>,
+    all: &[(QueueName, JobId)],
+) -> Result<Result<Vec<bool>, JobStoreError>, JobStoreError> {
+    let mut fresh = BTreeSet::new();
+    for (queue, id) in all {
+        let own = mark(queue, *id);
+        if !step.is_removed(*id, &own)? {
+            fresh.insert((*id, own));
+        }
+    }
+    if !step.state.removals.have_room(fresh.len()) {
+        return Ok(Err(JobStoreError::TooManyFarRemovals));
+    }
+    fresh.into_iter().for_each(|(id, own)| step.note_removal(id, &own));
+    all.iter().map(|(queue, id)| jobs::remove(step, queue, *id)).collect::<Result<_, _>>().map(Ok)
 }
 
 fn mark(queue: &QueueName, id: JobId) -> Vec<u8> {

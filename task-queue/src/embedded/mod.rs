@@ -20,6 +20,7 @@ mod files;
 mod jobs;
 mod once;
 mod queue;
+mod removals;
 mod rows;
 mod tokens;
 mod upkeep;
@@ -30,6 +31,7 @@ use files::{Files, Step};
 use once::Marks;
 use parking_lot::Mutex;
 use queue::QueueState;
+use removals::Removals;
 use rows::{Key, Reading};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
@@ -39,8 +41,8 @@ use tokens::CallCounts;
 use windfall_contract::Clock;
 use windfall_contract::due::{Durability, Shard};
 use windfall_contract::task_queue::{
-    FarJob, FoundJob, HeldState, JobId, JobStore, JobStoreError, Lease, NewJobs, OnceJob, PublishedFar,
-    QueueCounts, QueueName, Swept, Take, TakenJobs, Tended,
+    DoubtfulJobs, FAR_REMOVALS_MAX, FarJob, FoundJob, HeldState, JobId, JobStore, JobStoreError, Lease,
+    NewJobs, OnceJob, PublishedFar, QueueCounts, QueueName, Swept, Take, TakenJobs, Tended,
 };
 
 /// How an embedded store of jobs uses memory and disk.
@@ -55,11 +57,20 @@ pub struct EmbeddedJobsOptions {
     pub memtable_bytes: u64,
     /// Cache for blocks read from table files. At most 1 GiB, default 16 MiB.
     pub cache_bytes: u64,
+    /// How many deletions of far jobs are remembered at a time, each shard its part: a week and more for each. Beyond that
+    /// deletions of jobs that are not there are refused. 1 to 100,000,000, default 1,000,000.
+    pub far_removals_max: u64,
 }
 
 impl Default for EmbeddedJobsOptions {
     fn default() -> Self {
-        Self { shards: 1, durability: Durability::Process, memtable_bytes: 16 << 20, cache_bytes: 16 << 20 }
+        Self {
+            shards: 1,
+            durability: Durability::Process,
+            memtable_bytes: 16 << 20,
+            cache_bytes: 16 << 20,
+            far_removals_max: FAR_REMOVALS_MAX,
+        }
     }
 }
 
@@ -135,6 +146,7 @@ struct ShardState {
     /// By the end of the lease: queue and id.
     leases: BTreeSet<(u64, u32, JobId)>,
     marks: Marks,
+    removals: Removals,
 }
 
 /// A step in one shard. Its memory is changed at once: where the files then refuse the step, the store refuses
@@ -161,7 +173,8 @@ impl EmbeddedJobs {
         if found != options.shards {
             return Err(OpenJobsError::OtherShards { place, found, asked: options.shards });
         }
-        let load = |number| ShardState::load(&files, number).map(Mutex::new);
+        let removals_max = options.far_removals_max.div_ceil(options.shards.into());
+        let load = |number| ShardState::load(&files, number, removals_max).map(Mutex::new);
         let shards = (0..options.shards).map(load).collect::<Result<_, _>>().map_err(damaged)?;
         let inner = Inner { shards, calls: Mutex::default(), clock, files };
         Ok(Arc::new(Self { inner: Arc::new(inner), durability: options.durability }))
@@ -227,6 +240,7 @@ impl EmbeddedJobsOptions {
             ("shards", self.shards.into(), (*checks::SHARDS.start()).into(), (*checks::SHARDS.end()).into()),
             ("memtable_bytes", self.memtable_bytes, 1 << 20, 256 << 20),
             ("cache_bytes", self.cache_bytes, 0, 1 << 30),
+            ("far_removals_max", self.far_removals_max, 1, checks::FAR_REMOVALS_MAX),
         ];
         for (name, value, low, high) in within {
             if !(low..=high).contains(&value) {
@@ -255,7 +269,7 @@ fn fix_shards(files: &Files, shards: u16) -> Result<u16, JobStoreError> {
 }
 
 impl ShardState {
-    fn load(files: &Files, number: u16) -> Result<Self, JobStoreError> {
+    fn load(files: &Files, number: u16, removals_max: u64) -> Result<Self, JobStoreError> {
         let sequence = files.get(&Key::of(b's').u16(number).end())?;
         let mut state = Self {
             number,
@@ -265,6 +279,7 @@ impl ShardState {
             next_queue: 0,
             leases: BTreeSet::new(),
             marks: Marks::load(files, number)?,
+            removals: Removals::load(files, number, removals_max)?,
         };
         let prefix = Key::of(b'q').u16(number).end();
         for row in files.range(&prefix, Bound::Included(prefix.clone())) {
@@ -329,10 +344,15 @@ impl JobStore for EmbeddedJobs {
         self.step(shard, move |step| once::publish(step, &batch)).await
     }
 
-    async fn publish_far(&self, shard: Shard, batch: &[FarJob]) -> Result<Vec<PublishedFar>, JobStoreError> {
+    async fn publish_far(
+        &self,
+        shard: Shard,
+        batch: &[FarJob],
+        doubtful: DoubtfulJobs,
+    ) -> Result<Vec<PublishedFar>, JobStoreError> {
         checks::publish_far(shard, self.shards(), batch)?;
         let batch = batch.to_vec();
-        self.step(shard, move |step| far::publish(step, &batch)).await
+        self.step(shard, move |step| far::publish(step, &batch, doubtful)).await
     }
 
     async fn take(&self, shard: Shard, batch: &[Take]) -> Result<(u64, Vec<TakenJobs>), JobStoreError> {
@@ -359,8 +379,7 @@ impl JobStore for EmbeddedJobs {
         jobs: &[(QueueName, JobId)],
     ) -> Result<Vec<bool>, JobStoreError> {
         let jobs = jobs.to_vec();
-        self.step(shard, move |step| jobs.iter().map(|(queue, id)| far::remove(step, queue, *id)).collect())
-            .await
+        self.step(shard, move |step| far::remove(step, &jobs)).await?
     }
 
     async fn give_back(&self, shard: Shard, leases: &[Lease]) -> Result<(), JobStoreError> {
@@ -442,10 +461,12 @@ impl JobStore for EmbeddedJobs {
     }
 
     async fn sweep(&self, shard: Shard, cursor: u64) -> Result<Swept, JobStoreError> {
-        let is_idle =
-            |state: &mut ShardState, now_ms| state.queues.is_empty() && !state.marks.are_due(now_ms);
-        if self.glance(shard, is_idle).await? {
-            return Ok(Swept::default());
+        let idle = |state: &mut ShardState, now_ms| {
+            let has_work = !state.queues.is_empty() || state.marks.are_due(now_ms) || state.removals.are_due(now_ms);
+            (!has_work).then(|| Swept { far_removals: state.removals.count(), ..Swept::default() })
+        };
+        if let Some(swept) = self.glance(shard, idle).await? {
+            return Ok(swept);
         }
         self.step(shard, move |step| upkeep::sweep(step, cursor)).await
     }

@@ -7,7 +7,9 @@
 //! | `q` shard, number | the name of a queue that has jobs in the shard |
 //! | `w` shard, queue, ready from, sequence | a job that was never taken |
 //! | `h` shard, queue, id | since or until when, then a job that was taken |
-//! | `o` shard, hour, mark | nothing: a job with this mark was published in this hour. A far job's mark is its id and queue; that of one that was deleted lies in a later hour |
+//! | `o` shard, hour, mark | nothing: a job with this mark was published in this hour. A far job's mark is its id and queue |
+//! | `v` shard, hour, mark | nothing: a far job was deleted, which is remembered until the hour after this one |
+//! | `f` shard | the last of these hours of which any was forgotten |
 //! | `t` namespace, 0, digest | a token |
 //! | `l` namespace, 0, digest | its limit |
 
@@ -64,6 +66,21 @@ pub(super) fn marks(shard: u16) -> Vec<u8> {
 
 pub(super) fn once(shard: u16, hour: u64, mark: &[u8]) -> Vec<u8> {
     Key::of(b'o').u16(shard).u64(hour).bytes(mark).end()
+}
+
+pub(super) const REMOVAL: u8 = b'v';
+
+/// What the keys of all deletions of a shard's far jobs begin with.
+pub(super) fn removals(shard: u16) -> Vec<u8> {
+    Key::of(REMOVAL).u16(shard).end()
+}
+
+pub(super) fn removal(shard: u16, hour: u64, mark: &[u8]) -> Vec<u8> {
+    Key::of(REMOVAL).u16(shard).u64(hour).bytes(mark).end()
+}
+
+pub(super) fn removals_forgotten(shard: u16) -> Vec<u8> {
+    Key::of(b'f').u16(shard).end()
 }
 
 /// The value of a held job: the end of its lease, or since when it is ready again or dead.

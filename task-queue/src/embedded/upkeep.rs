@@ -2,7 +2,7 @@
 
 use super::ShardStep;
 use super::jobs::{Looked, ReadyJobs, is_expired, pop};
-use super::once;
+use super::{once, removals};
 use super::rows::Key;
 use windfall_contract::task_queue::{
     HeldRecord, HeldState, JobId, JobStoreError, QueueName, Swept, TAKE_MAX, Tended,
@@ -101,7 +101,8 @@ pub(super) fn sweep(step: &mut ShardStep<'_>, cursor: u64) -> Result<Swept, JobS
     let mut page: Vec<(u32, QueueName)> =
         step.state.names.range(from..).take(SWEPT_QUEUES + 1).map(|(at, name)| (*at, name.clone())).collect();
     let mut swept = Swept::default();
-    swept.forgotten += once::forget(step)? as u64;
+    swept.forgotten += (once::forget(step)? + removals::forget(step)?) as u64;
+    swept.far_removals = step.state.removals.count();
     if page.len() > SWEPT_QUEUES {
         swept.cursor = page.pop().map_or(0, |(number, _)| u64::from(number));
     }

@@ -100,6 +100,10 @@ impl From<QueueError> for Refused {
             QueueError::Busy => {
                 (StatusCode::SERVICE_UNAVAILABLE, "too many calls wait for the store, please retry later")
             }
+            QueueError::TooManyFarRemovals => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "too many deletions of jobs that wait elsewhere are remembered, please retry later",
+            ),
             QueueError::TooManyPolls => {
                 (StatusCode::SERVICE_UNAVAILABLE, "too many consumers wait for jobs, please retry later")
             }

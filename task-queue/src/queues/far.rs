@@ -4,7 +4,7 @@ use super::{Inner, QueueError};
 use std::sync::Arc;
 use windfall_contract::due::{Changed, PAYLOAD_MAX_BYTES, Shard, TaskId, Waiting};
 use windfall_contract::task_queue::{
-    FarJob, FarTimers, FarTimersError, FoundJob, JobId, JobStoreError, NewJobs, ONCE_KEPT_MS, PublishedFar,
+    DoubtfulJobs, FarJob, FarTimers, FarTimersError, FoundJob, JobId, JobStoreError, NewJobs, ONCE_KEPT_MS, PublishedFar,
     QueueName, TakenJob, ready_ms,
 };
 
@@ -85,7 +85,7 @@ impl Inner {
                 let jobs = std::slice::from_ref(&job);
                 let early = is_recent
                     && matches!(
-                        self.store.publish_far(id.shard(), jobs).await?.first(),
+                        self.store.publish_far(id.shard(), jobs, DoubtfulJobs::Refuse).await?.first(),
                         Some(PublishedFar::Early(_))
                     );
                 if !early {
@@ -134,8 +134,15 @@ impl Inner {
         if !may_come {
             return Ok(false);
         }
-        let removed = self.store.remove_far(id.shard(), &[(queue.clone(), id)]).await?;
-        Ok(removed.first().copied().unwrap_or(false))
+        match self.store.remove_far(id.shard(), &[(queue.clone(), id)]).await {
+            Ok(removed) => Ok(removed.first().copied().unwrap_or(false)),
+            Err(error) => {
+                if error == JobStoreError::TooManyFarRemovals {
+                    self.counters.far_removal_refused();
+                }
+                Err(error.into())
+            }
+        }
     }
 
     async fn timer(

@@ -59,6 +59,8 @@ pub(crate) enum QueueError {
     TooManyPolls,
     /// Too many consumers poll with one token.
     TooManyPollsOfToken,
+    /// The store remembers as many deletions of far jobs as it may.
+    TooManyFarRemovals,
     /// The store's own.
     Store(JobStoreError),
 }
@@ -74,7 +76,10 @@ impl From<GatherError> for QueueError {
 
 impl From<JobStoreError> for QueueError {
     fn from(error: JobStoreError) -> Self {
-        Self::Store(error)
+        match error {
+            JobStoreError::TooManyFarRemovals => Self::TooManyFarRemovals,
+            error => Self::Store(error),
+        }
     }
 }
 

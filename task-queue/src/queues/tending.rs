@@ -100,7 +100,7 @@ async fn sweep(inner: Arc<Inner>, shard: Shard) {
             match inner.store.sweep(shard, cursor).await {
                 Ok(swept) => {
                     cursor = swept.cursor;
-                    inner.counters.swept(swept.expired);
+                    inner.counters.swept(shard, &swept);
                     if swept.expired + swept.forgotten == 0 {
                         break;
                     }

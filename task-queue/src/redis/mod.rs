@@ -17,6 +17,8 @@
 //! | `{wfq:0003}:L` | sorted set | id and queue by the end of the lease |
 //! | `{wfq:0003}:Q` | set | the shard's queues |
 //! | `{wfq:0003}:o:<hour>:<0 to 255>` | set | marks of jobs that are published at most once; those of far jobs are id and queue |
+//! | `{wfq:0003}:v` | sorted set | id and queue of far jobs that were deleted, by the hour until which that is remembered |
+//! | `{wfq:0003}:f` | string | the last of these hours of which any was forgotten |
 //! | `{wfq:names}:s`, `:k`, `:w` | string, hash, hash | the number of shards; tokens; their limits |
 //! | `{wfq:names}:c:…` | string | calls of a limited token in its interval |
 //!
@@ -65,13 +67,15 @@ use std::sync::{Arc, OnceLock};
 use tokio::time::Instant;
 use windfall_contract::due::{Durability, Shard};
 use windfall_contract::task_queue::{
-    FarJob, FoundJob, JobId, JobStore, JobStoreError, Lease, NewJobs, OnceJob, PublishedFar, QueueCounts,
-    QueueName, Swept, TAKE_MAX, Take, TakenJobs, Tended, encode_tail,
+    DoubtfulJobs, FarJob, FoundJob, JobId, JobStore, JobStoreError, Lease, NewJobs, OnceJob, PublishedFar,
+    QueueCounts, QueueName, Swept, TAKE_MAX, Take, TakenJobs, Tended, encode_tail,
 };
 use windfall_redis_link::slot_of;
 
 /// What a script answers for a job that it did not reach.
 const NOT_REACHED: u8 = 2;
+/// What it answers where there is no room to remember that far jobs are deleted.
+const NO_ROOM: u8 = 3;
 
 /// The store of jobs on Redis. Dropped, it closes its connections and ends their tasks.
 pub struct RedisJobs {
@@ -170,15 +174,17 @@ impl RedisJobs {
         are_far: bool,
     ) -> Result<Vec<bool>, JobStoreError> {
         let script = if are_far { &self.scripts.remove_far } else { &self.scripts.remove };
+        let removals_max = if are_far { self.options.far_removals_of_shard() } else { 0 };
         let mut removed = vec![false; jobs.len()];
         let mut asked: Vec<usize> = (0..jobs.len()).collect();
         while !asked.is_empty() {
-            let arguments = ended_arguments(are_far, asked.iter().map(|at| &jobs[*at]));
+            let arguments = ended_arguments(removals_max, asked.iter().map(|at| &jobs[*at]));
             let answer = self.call(script, shard, &arguments, Way::Repeats).await?;
             let mut again = Vec::new();
             for (at, one) in asked.iter().zip(&array(answer)?) {
                 match number::<u8>(one)? {
                     NOT_REACHED => again.push(*at),
+                    NO_ROOM => return Err(JobStoreError::TooManyFarRemovals),
                     found => removed[*at] = found == 1,
                 }
             }
@@ -221,13 +227,13 @@ fn refused(answer: Value) -> Result<Value, JobStoreError> {
     }
 }
 
-fn ended_arguments<'j>(are_far: bool, jobs: impl Iterator<Item = &'j (QueueName, JobId)>) -> Vec<Argument> {
+fn ended_arguments<'j>(removals_max: u64, jobs: impl Iterator<Item = &'j (QueueName, JobId)>) -> Vec<Argument> {
     let pair =
         |(queue, id): &(QueueName, JobId)| [Argument::text(queue.as_str()), Argument::bytes(id.as_bytes())];
-    std::iter::once(Argument::Number(are_far.into())).chain(jobs.flat_map(pair)).collect()
+    std::iter::once(Argument::Number(removals_max)).chain(jobs.flat_map(pair)).collect()
 }
 
-fn far_arguments(batch: &[FarJob]) -> Vec<Argument> {
+fn far_arguments(batch: &[FarJob], doubtful: DoubtfulJobs) -> Vec<Argument> {
     let each = |FarJob { queue, record }: &FarJob| {
         [
             Argument::text(queue.as_str()),
@@ -237,7 +243,8 @@ fn far_arguments(batch: &[FarJob]) -> Vec<Argument> {
             Argument::Bytes(record.encode()),
         ]
     };
-    batch.iter().flat_map(each).collect()
+    let doubtful = Argument::Number((doubtful == DoubtfulJobs::Publish).into());
+    std::iter::once(doubtful).chain(batch.iter().flat_map(each)).collect()
 }
 
 fn lease_arguments(lease: &Lease) -> [Argument; 3] {
@@ -330,9 +337,14 @@ impl JobStore for RedisJobs {
         ids.collect()
     }
 
-    async fn publish_far(&self, shard: Shard, batch: &[FarJob]) -> Result<Vec<PublishedFar>, JobStoreError> {
+    async fn publish_far(
+        &self,
+        shard: Shard,
+        batch: &[FarJob],
+        doubtful: DoubtfulJobs,
+    ) -> Result<Vec<PublishedFar>, JobStoreError> {
         checks::publish_far(shard, self.options.shards, batch)?;
-        let arguments = far_arguments(batch);
+        let arguments = far_arguments(batch, doubtful);
         let answer = array(self.call(&self.scripts.publish_far, shard, &arguments, Way::Repeats).await?)?;
         if answer.len() != batch.len() {
             return Err(JobStoreError::Unusable("the script does not answer for each job".into()));
@@ -340,6 +352,7 @@ impl JobStore for RedisJobs {
         let fate = |answer: &Value| {
             Ok(match number::<i64>(answer)? {
                 -1 => PublishedFar::Stored,
+                -3 => PublishedFar::Doubtful,
                 early_ms => u64::try_from(early_ms).map_or(PublishedFar::Over, PublishedFar::Early),
             })
         };
@@ -464,8 +477,9 @@ impl JobStore for RedisJobs {
     async fn sweep(&self, shard: Shard, cursor: u64) -> Result<Swept, JobStoreError> {
         let arguments = [Argument::Number(cursor), Argument::count(SWEPT.0), Argument::count(SWEPT.1)];
         let answer = self.call(&self.scripts.sweep, shard, &arguments, Way::Repeats).await?;
-        let [cursor, expired, forgotten] = parts(answer)?;
-        Ok(Swept { cursor: number(&cursor)?, expired: count(&expired)?, forgotten: count(&forgotten)? })
+        let [cursor, expired, forgotten, far_removals] = parts(answer)?;
+        let (expired, forgotten) = (count(&expired)?, count(&forgotten)?);
+        Ok(Swept { cursor: number(&cursor)?, expired, forgotten, far_removals: count(&far_removals)? })
     }
 
     async fn queues(&self, shard: Shard) -> Result<Vec<QueueName>, JobStoreError> {

@@ -5,6 +5,7 @@ use redis::ConnectionInfo;
 use serde::Deserialize;
 use std::time::Duration;
 use windfall_contract::due::Shard;
+use windfall_contract::task_queue::FAR_REMOVALS_MAX;
 use windfall_redis_link::{Access, LinkOptions, OpenRedisError, Report, TlsOptions};
 
 /// The pause between two tries while a slot of the cluster moves to another node.
@@ -51,6 +52,9 @@ pub struct RedisJobsOptions {
     /// Whether to open a server that evicts keys when its memory is full, which loses jobs without a trace. Default
     /// `false`.
     pub allow_eviction: bool,
+    /// How many deletions of far jobs are remembered at a time, each shard its part: a week and more for each. Beyond that
+    /// deletions of jobs that are not there are refused. 1 to 100,000,000, default 1,000,000.
+    pub far_removals_max: u64,
 }
 
 impl Default for RedisJobsOptions {
@@ -69,6 +73,7 @@ impl Default for RedisJobsOptions {
             call_timeout_ms: 2_000,
             allow_without_appendonly: false,
             allow_eviction: false,
+            far_removals_max: FAR_REMOVALS_MAX,
         }
     }
 }
@@ -118,19 +123,24 @@ impl RedisJobsOptions {
         format!("{{{}:names}}:{name}", self.prefix).into_bytes()
     }
 
+    pub(super) fn far_removals_of_shard(&self) -> u64 {
+        self.far_removals_max.div_ceil(self.shards.into())
+    }
+
     pub(super) fn call_timeout(&self) -> Duration {
         Duration::from_millis(self.call_timeout_ms)
     }
 
     pub(super) fn check(&self) -> Result<Vec<ConnectionInfo>, OpenRedisError> {
         let (shards_min, shards_max) = checks::SHARDS.into_inner();
-        let ranges: [(&str, u64, u64, u64); 6] = [
+        let ranges: [(&str, u64, u64, u64); 7] = [
             ("urls", self.urls.len() as u64, 1, 64),
             ("prefix", self.prefix.len() as u64, 1, 32),
             ("shards", self.shards.into(), shards_min.into(), shards_max.into()),
             ("connections", self.connections as u64, 1, 64),
             ("connect_timeout_ms", self.connect_timeout_ms, 1, 60_000),
             ("call_timeout_ms", self.call_timeout_ms, 1, 60_000),
+            ("far_removals_max", self.far_removals_max, 1, checks::FAR_REMOVALS_MAX),
         ];
         for (name, value, low, high) in ranges {
             if !(low..=high).contains(&value) {

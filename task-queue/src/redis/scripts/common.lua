@@ -63,7 +63,7 @@ local function times(bytes, at)
   return published, (struct.unpack('<I4', bytes, at + 12))
 end
 
--- The hour under which it is noted that a far job was deleted: a week after it is due.
+-- The hour under which it is remembered that a far job was deleted: a week after it is due.
 local function removal_hour(id)
   return math.floor(ready_ms(times(id, 1)) / HOUR) + 168
 end

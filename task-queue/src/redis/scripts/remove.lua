@@ -1,8 +1,18 @@
--- KEYS: the counter of jobs. ARGV: 1 where they are far jobs that must not be published later; queue and id of each job.
--- Returns for each whether it was there, or 2 where it has to be asked for again: looking through long lists and reading long
--- values takes time, so a script does some of them only.
-local is_far = ARGV[1] == '1'
+-- KEYS: the counter of jobs. ARGV: 0, or where they are far jobs that must not be published later, how many of these the shard
+-- may remember; queue and id of each job. Returns for each whether it was there, or 2 where it has to be asked for again:
+-- looking through long lists and reading long values takes time, so a script does some of them only. For far jobs that there is
+-- no room to remember it changes nothing, and returns 3 alone.
+local removals_max = tonumber(ARGV[1])
+local is_far = removals_max > 0
 local answer = {}
+
+if is_far then
+  local fresh = 0
+  for at = 2, #ARGV, 2 do
+    if not redis.call('ZSCORE', P .. 'v', ARGV[at + 1] .. ARGV[at]) then fresh = fresh + 1 end
+  end
+  if fresh > 0 and redis.call('ZCARD', P .. 'v') + fresh > removals_max then return { 3 } end
+end
 local finds, bytes = 0, 0
 
 local function end_held(q, id, value)
@@ -52,7 +62,8 @@ for at = 2, #ARGV, 2 do
       done = end_waiting(q, id)
     end
     if is_far and done ~= 2 then
-      note_mark(math.max(removal_hour(id), math.floor(now_ms() / HOUR)), id .. q)
+      local hour = math.max(removal_hour(id), math.floor(now_ms() / HOUR))
+      redis.call('ZADD', P .. 'v', 'NX', text(hour), id .. q)
     end
   end
   answer[#answer + 1] = done

@@ -1,5 +1,5 @@
 -- KEYS: the counter of jobs. ARGV: cursor, about how many queues, how many jobs of each at most. Returns where to go on,
--- how many jobs are gone, and how many queues and marks.
+-- how many jobs are gone, how many queues, marks and deletions of far jobs, and how many of these deletions are left.
 local now = now_ms()
 local page = redis.call('SSCAN', P .. 'Q', ARGV[1], 'COUNT', ARGV[2])
 local expired, forgotten, bytes = 0, 0, 0
@@ -56,4 +56,13 @@ local hour = math.floor(now / HOUR)
 local over = mark_set(hour - 2, math.floor((now - hour * HOUR) / MARK_SET_MS))
 forgotten = forgotten + redis.call('SCARD', over)
 redis.call('UNLINK', over)
-return { page[1], expired, forgotten }
+
+-- Deletions of far jobs go with the note that says up to which hour any has gone: a job that comes is known to be deleted, or
+-- to be doubtful.
+local gone = redis.call('ZRANGEBYSCORE', P .. 'v', '-inf', text(hour - 2), 'WITHSCORES', 'LIMIT', 0, 500)
+if #gone > 0 then
+  local upto = tonumber(gone[#gone])
+  if upto > tonumber(redis.call('GET', P .. 'f') or '-1') then redis.call('SET', P .. 'f', text(upto)) end
+  redis.call('ZREMRANGEBYRANK', P .. 'v', 0, #gone / 2 - 1)
+end
+return { page[1], expired, forgotten + #gone / 2, redis.call('ZCARD', P .. 'v') }

@@ -2,7 +2,7 @@
 
 use super::{Case, Checked, Fixture, holds, said, same};
 use windfall_contract::due::{FAR_INDEX, Shard, SlotMinute, TaskId};
-use windfall_contract::task_queue::{FarJob, JobId, NewJobs, PublishedFar, QueueName, ready_ms};
+use windfall_contract::task_queue::{DoubtfulJobs, FarJob, JobId, NewJobs, PublishedFar, QueueName, ready_ms};
 
 const DELAY_S: u32 = 86_400;
 
@@ -29,7 +29,7 @@ async fn far_job(case: &Case, ago_s: u64, ttl_s: u32, number: u32) -> Result<Far
 }
 
 async fn publish(case: &Case, jobs: &[FarJob]) -> Result<Vec<PublishedFar>, String> {
-    case.store.publish_far(case.shard, jobs).await.map_err(said)
+    case.store.publish_far(case.shard, jobs, DoubtfulJobs::Refuse).await.map_err(said)
 }
 
 /// More than its delay ago.
