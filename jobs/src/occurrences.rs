@@ -118,6 +118,8 @@ struct Candidate {
     occurrence: Occurrence,
     definition: Arc<Definition>,
     state: JobState,
+    /// The occurrences that the misfire strategy leaves out by this decision.
+    left_out: u64,
     run: Option<(RunNumber, Run)>,
 }
 
@@ -222,6 +224,7 @@ impl<'a> Deciding<'a> {
             Ok(None)
         };
         let Some(Kept { version: state_version, is: state }) = state else { return stale(self) };
+        let missed_before = state.missed;
         if state.version != version {
             return stale(self);
         }
@@ -250,21 +253,20 @@ impl<'a> Deciding<'a> {
                 if let Some((number, run)) = &run {
                     changes.extend(put_run(*number, Expect::Absent, run, keep));
                 }
-                let candidate = Candidate { place, occurrence, definition, state, run };
+                let left_out = state.missed.saturating_sub(missed_before);
+                let candidate = Candidate { place, occurrence, definition, state, left_out, run };
                 Ok(Some((group(changes), candidate)))
             }
         }
     }
 
     fn done(&mut self, candidate: Candidate, version: u64, begun_ns: u64, now_ms: u64) -> Option<Ticket> {
-        let Candidate { place, occurrence, definition, state, run } = candidate;
+        let Candidate { place, occurrence, definition, state, left_out, run } = candidate;
         let next = state.next_ms.map(|due_ms| Occurrence { due_ms, ..occurrence });
         let priority = definition.spec.priority;
         self.decided.next.extend(next.map(|next| (place, (priority, next))));
-        let Some((number, run)) = run else {
-            self.core.stats.left_out.add(1);
-            return None;
-        };
+        self.core.stats.left_out.add(left_out);
+        let (number, run) = run?;
         self.core.stats.started_late(now_ms.saturating_sub(run.due_ms));
         Some(Ticket { number, run, version, definition, begun_ns })
     }

@@ -4,4 +4,5 @@ mod children;
 mod leases;
 mod looks;
 mod outcomes;
+mod overload;
 mod room;
