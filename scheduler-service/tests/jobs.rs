@@ -14,8 +14,9 @@ use windfall_contract::due::{
     Changed, Durability, FAR_INDEX, Fired, Firing, Shard, SlotMinute, SlotStore, Target, TaskId, Waiting,
 };
 use windfall_contract::task_queue::{
-    DoubtfulJobs, FarJob, FarTimers, FoundJob, JobId, JobStore, JobStoreError, Lease, NewJobs, OnceJob, PublishedFar,
-    QueueCounts, QueueName, Swept, Take, TakenJob, TakenJobs, Tended, ready_ms,
+    DoubtfulJobs, FAR_REMOVAL_KEPT_MS, FarJob, FarTimers, FoundJob, JobId, JobStore, JobStoreError, Lease,
+    NewJobs, ONCE_KEPT_MS, OnceJob, PublishedFar, QueueCounts, QueueName, Swept, Take, TakenJob, TakenJobs,
+    Tended, ready_ms,
 };
 use windfall_scheduler::{DispatchOptions, Dispatcher, Tenants, Timers, TimersOptions};
 use windfall_scheduler_service::{FAR_JOBS_TENANT, FarJobTarget, FarJobTimers, JobTarget, JobTargetOptions};
@@ -233,6 +234,35 @@ async fn a_far_job_waits_for_the_clock_of_its_store() {
     now_ms.store(ready_ms(PUBLISHED_MS, DELAY_S) - 100, SeqCst);
     assert_eq!(target.fire(firings).await, vec![Fired::Done; 5]);
     assert_eq!(take_all(&*store).await.len(), 5);
+}
+
+/// The scheduler was away for more than a week, and the store has forgotten what was deleted meanwhile.
+#[tokio::test(start_paused = true)]
+async fn a_far_job_that_may_have_been_deleted_is_given_up_unless_an_operator_has_decided() {
+    let dir = tempfile::tempdir().unwrap();
+    let now_ms = Arc::new(AtomicU64::new(ready_ms(PUBLISHED_MS, DELAY_S)));
+    let own = Arc::clone(&now_ms);
+    let store = open_with(&dir, Clock::from_unix_ms(move || own.load(SeqCst)));
+    let (firings, ids) = far_firings(usize::from(SHARDS) + 1);
+    // The last one lies in the shard of the first one.
+    assert_eq!(ids[0].shard(), ids[usize::from(SHARDS)].shard());
+    assert_eq!(store.remove_far(ids[0].shard(), &[(queue(), ids[0])]).await, Ok(vec![false]));
+    now_ms.fetch_add(FAR_REMOVAL_KEPT_MS + 3 * ONCE_KEPT_MS, SeqCst);
+    assert_eq!(store.sweep(ids[0].shard(), 0).await.unwrap().forgotten, 1);
+    let target = FarJobTarget::new(store.clone(), DoubtfulJobs::Refuse);
+    let fates = target.fire(firings.clone()).await;
+    for (at, fate) in fates.iter().enumerate() {
+        let is_doubtful = ids[at].shard() == ids[0].shard();
+        match fate {
+            Fired::Refused(why) => assert!(is_doubtful && why.contains("publish_doubtful_jobs"), "{why}"),
+            fate => assert!(!is_doubtful && *fate == Fired::Done, "{fate:?}"),
+        }
+    }
+    assert_eq!(take_all(&*store).await.len(), usize::from(SHARDS) - 1);
+    // Sent again.
+    let target = FarJobTarget::new(store.clone(), DoubtfulJobs::Publish);
+    assert_eq!(target.fire(vec![firings[usize::from(SHARDS)].clone()]).await, [Fired::Done]);
+    assert_eq!(take_all(&*store).await.len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

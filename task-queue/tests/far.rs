@@ -510,7 +510,8 @@ async fn jobs_come_after_weeks_where_no_deletion_was_forgotten() {
 /// Whoever deletes what is not there, again and again, fills no store; and who is refused has deleted nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_more_deletions_are_remembered_than_an_option_says() {
-    let world = World::with(&EmbeddedJobsOptions { far_removals_max: 2 * u64::from(SHARDS), ..options() }).await;
+    let world =
+        World::with(&EmbeddedJobsOptions { far_removals_max: 2 * u64::from(SHARDS), ..options() }).await;
     let mut paths = Vec::new();
     for _ in 0..SHARDS * 3 {
         let id = world.served.wire.put("/api/n/q?delay=3600&ttl=0", "x").await.text("job_id");
@@ -554,9 +555,8 @@ async fn no_more_deletions_are_remembered_than_an_option_says() {
 async fn deletions_and_the_doubt_that_they_leave_survive_the_process() {
     let dir = tempfile::tempdir().unwrap();
     let options = EmbeddedJobsOptions { far_removals_max: u64::from(SHARDS), ..options() };
-    let open = |now_ms: u64| {
-        EmbeddedJobs::open(dir.path(), &options, Clock::from_unix_ms(move || now_ms)).unwrap()
-    };
+    let open =
+        |now_ms: u64| EmbeddedJobs::open(dir.path(), &options, Clock::from_unix_ms(move || now_ms)).unwrap();
     let far = |number: u32| {
         let new = NewJobs {
             queue: QueueName::new("n", "q").unwrap(),
@@ -588,9 +588,9 @@ async fn deletions_and_the_doubt_that_they_leave_survive_the_process() {
     assert_eq!(sweep(&store).await, 0);
     drop(store);
     let store = open(START_MS + FORGOTTEN_AFTER_MS);
-    assert_eq!(hand_over(&store, &batch, DoubtfulJobs::Refuse).await, [
-        PublishedFar::Doubtful,
-        PublishedFar::Over
-    ]);
+    assert_eq!(
+        hand_over(&store, &batch, DoubtfulJobs::Refuse).await,
+        [PublishedFar::Doubtful, PublishedFar::Over]
+    );
     assert_eq!(hand_over(&store, &[deleted], DoubtfulJobs::Publish).await, [PublishedFar::Stored]);
 }

@@ -13,8 +13,8 @@ use std::time::Duration;
 use windfall_contract::Clock;
 use windfall_contract::due::{Durability, Shard};
 use windfall_contract::task_queue::{
-    DoubtfulJobs, FarJob, FoundJob, JobId, JobStore, JobStoreError, Lease, NewJobs, OnceJob, PublishedFar, QueueCounts,
-    QueueName, QueueTokens, RateLimit, Swept, Take, TakenJobs, Tended, TokenRecord,
+    DoubtfulJobs, FarJob, FoundJob, JobId, JobStore, JobStoreError, Lease, NewJobs, OnceJob, PublishedFar,
+    QueueCounts, QueueName, QueueTokens, RateLimit, Swept, Take, TakenJobs, Tended, TokenRecord,
 };
 use windfall_task_queue::ApiOptions;
 use windfall_task_queue::embedded::{EmbeddedJobs, EmbeddedJobsOptions};

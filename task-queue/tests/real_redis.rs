@@ -16,8 +16,8 @@ use windfall_conformance::redis_nodes::{self, SlotMoves, asked, command};
 use windfall_conformance::task_queue::{self, Fixture};
 use windfall_contract::due::{Durability, FAR_INDEX, Shard, SlotMinute, TaskId};
 use windfall_contract::task_queue::{
-    DoubtfulJobs, FarJob, JobId, JobStore, JobStoreError, NewJobs, ONCE_KEPT_MS, OnceJob, OnceMark, PublishedFar,
-    QueueCounts, QueueName, QueueTokens, TTL_DEFAULT_S, Take,
+    DoubtfulJobs, FarJob, JobId, JobStore, JobStoreError, NewJobs, ONCE_KEPT_MS, OnceJob, OnceMark,
+    PublishedFar, QueueCounts, QueueName, QueueTokens, TTL_DEFAULT_S, Take,
 };
 use windfall_servers::{Private, RedisOptions as ServerOptions, Spec};
 use windfall_task_queue::ApiOptions;
@@ -354,12 +354,23 @@ async fn a_far_job_that_is_still_there_is_published_once_though_its_mark_is_gone
             command(server.url(), &["DEL", &mark]).await.unwrap();
         }
     };
-    assert_eq!(store.publish_far(id.shard(), batch, DoubtfulJobs::Refuse).await.unwrap(), [PublishedFar::Stored]);
+    assert_eq!(
+        store.publish_far(id.shard(), batch, DoubtfulJobs::Refuse).await.unwrap(),
+        [PublishedFar::Stored]
+    );
     forget().await;
-    assert_eq!(store.publish_far(id.shard(), batch, DoubtfulJobs::Refuse).await.unwrap(), [PublishedFar::Over], "it is ready");
+    assert_eq!(
+        store.publish_far(id.shard(), batch, DoubtfulJobs::Refuse).await.unwrap(),
+        [PublishedFar::Over],
+        "it is ready"
+    );
     let take = [Take { queue: queue.clone(), count: 5, ttr_s: 60 }];
     assert_eq!(store.take(id.shard(), &take).await.unwrap().1[0].jobs.len(), 1);
-    assert_eq!(store.publish_far(id.shard(), batch, DoubtfulJobs::Refuse).await.unwrap(), [PublishedFar::Over], "it is leased");
+    assert_eq!(
+        store.publish_far(id.shard(), batch, DoubtfulJobs::Refuse).await.unwrap(),
+        [PublishedFar::Over],
+        "it is leased"
+    );
     assert_eq!(all_counts(&store, &queue).await, QueueCounts::default());
     assert_eq!(store.take(id.shard(), &take).await.unwrap().1[0].jobs.len(), 0);
     assert_eq!(store.remove(id.shard(), &[(queue, id)]).await.unwrap(), [true]);
@@ -397,7 +408,11 @@ async fn deletions_of_far_jobs_are_bounded_and_leave_a_doubt_when_they_are_forgo
     assert_eq!(store.sweep(shard, 0).await.unwrap().far_removals, 2);
     let publish = async |from: usize, doubtful| store.publish_far(shard, &all[from..=from], doubtful).await;
     assert_eq!(publish(0, DoubtfulJobs::Publish).await, Ok(vec![PublishedFar::Over]));
-    assert_eq!(publish(2, DoubtfulJobs::Refuse).await, Ok(vec![PublishedFar::Stored]), "there is no doubt yet");
+    assert_eq!(
+        publish(2, DoubtfulJobs::Refuse).await,
+        Ok(vec![PublishedFar::Stored]),
+        "there is no doubt yet"
+    );
     // A week passes.
     let deletions: Vec<String> = asked(server.url(), &["KEYS", "*:v"]).await;
     assert_eq!(deletions.len(), 1, "{deletions:?}");

@@ -4,13 +4,14 @@
 //! `tests/`: `demo` (the whole way, its report and exit codes), `crash` (kill -9 at seeded moments), `sabotage`
 //! (a broken promise must be noticed), `bad_input` (a clear error, and nothing changed), `services` and `services_grpc`
 //! (every call and every error, by HTTP and by the gRPC clients), `timers_to_jobs` (timers that go to a task queue, in a
-//! process that is killed) and `attacks` (who must get nothing, within bounded memory). The attacks of those without a key
+//! process that is killed), `far_jobs` and `far_tier` (jobs of a task queue that wait as timers, for seconds and for hours, in
+//! processes that are killed) and `attacks` (who must get nothing, within bounded memory). The attacks of those without a key
 //! ([`keyless`]) are also made on a server of `edge` alone, by its own test `bounds`.
 //!
 //! Those named `real_…` need real servers: `real_demo` and `real_bad_input` drive the binary, `real_churn` (processes
 //! that consume join, leave and are killed) and `real_failover` (the master broker is frozen) put the crates together
 //! themselves, to see each event; `real_timers` has two schedulers on one Redis, which are killed, frozen and restarted;
-//! `real_race` has withdrawals race with the queue while processes are killed, and
+//! `real_far_jobs` has far jobs of three processes on one Redis; `real_race` has withdrawals race with the queue while processes are killed, and
 //! `real_openapi` holds the HTTP face against its own document; `real_task_queue` drives task queues by a client that was
 //! written for lmstfy, and by curl.
 //!

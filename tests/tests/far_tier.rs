@@ -92,7 +92,8 @@ fn write(options: &Path, text: &str) {
 fn metric(service: &Service, name: &str) -> f64 {
     let key = [("authorization", format!("Bearer {}", service.keys["operator"]))];
     let Value::String(text) = service.send("GET", "/metrics", &key, b"").body else { panic!("no text") };
-    let of = |line: &str| line.starts_with(name).then(|| line.rsplit_once(' ')?.1.parse::<f64>().ok()).flatten();
+    let of =
+        |line: &str| line.starts_with(name).then(|| line.rsplit_once(' ')?.1.parse::<f64>().ok()).flatten();
     text.lines().filter_map(of).sum()
 }
 

@@ -90,7 +90,12 @@ fn far_jobs_of_processes_on_one_redis_come_once_whoever_is_killed_and_deleted_on
     let (keeper, _, _) = Service::with_task_queues(&path("keeper"), &path("off.toml"));
     let mut taken = BTreeMap::new();
     let mut consume = |timeout_s: u64| {
-        let jobs = at_queue.send("GET", &format!("/api/shop/later?count=20&timeout={timeout_s}&ttr=600"), &token, b"");
+        let jobs = at_queue.send(
+            "GET",
+            &format!("/api/shop/later?count=20&timeout={timeout_s}&ttr=600"),
+            &token,
+            b"",
+        );
         for job in jobs.body.as_array().into_iter().flatten() {
             let id = job["job_id"].as_str().unwrap().to_owned();
             let body = STANDARD.decode(job["data"].as_str().unwrap()).unwrap();

@@ -171,7 +171,9 @@ pub enum JobStoreError {
     #[error("the store of jobs cannot be used: {0}")]
     Unusable(String),
     /// A shard remembers as many deletions of far jobs as it may. Nothing was changed.
-    #[error("the store of jobs remembers too many deletions of far jobs; the oldest are forgotten a week after they were due")]
+    #[error(
+        "the store of jobs remembers too many deletions of far jobs; the oldest are forgotten a week after they were due"
+    )]
     TooManyFarRemovals,
 }
 
@@ -248,8 +250,8 @@ pub trait JobStore: Send + Sync {
     /// deletion remembers in the same step up to which time it has forgotten any.
     ///
     /// # Errors
-    /// [`JobStoreError`]; [`TooManyFarRemovals`](JobStoreError::TooManyFarRemovals) where a job is not there, and there is no
-    /// room to remember that it was deleted.
+    /// [`JobStoreError`]; [`TooManyFarRemovals`](JobStoreError::TooManyFarRemovals) where there is no room to remember that the
+    /// jobs were deleted.
     async fn remove_far(&self, shard: Shard, jobs: &[(QueueName, JobId)])
     -> Result<Vec<bool>, JobStoreError>;
 

@@ -462,7 +462,8 @@ impl JobStore for EmbeddedJobs {
 
     async fn sweep(&self, shard: Shard, cursor: u64) -> Result<Swept, JobStoreError> {
         let idle = |state: &mut ShardState, now_ms| {
-            let has_work = !state.queues.is_empty() || state.marks.are_due(now_ms) || state.removals.are_due(now_ms);
+            let has_work =
+                !state.queues.is_empty() || state.marks.are_due(now_ms) || state.removals.are_due(now_ms);
             (!has_work).then(|| Swept { far_removals: state.removals.count(), ..Swept::default() })
         };
         if let Some(swept) = self.glance(shard, idle).await? {

@@ -2,8 +2,8 @@
 
 use super::ShardStep;
 use super::jobs::{Looked, ReadyJobs, is_expired, pop};
-use super::{once, removals};
 use super::rows::Key;
+use super::{once, removals};
 use windfall_contract::task_queue::{
     HeldRecord, HeldState, JobId, JobStoreError, QueueName, Swept, TAKE_MAX, Tended,
 };

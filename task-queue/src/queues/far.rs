@@ -4,8 +4,8 @@ use super::{Inner, QueueError};
 use std::sync::Arc;
 use windfall_contract::due::{Changed, PAYLOAD_MAX_BYTES, Shard, TaskId, Waiting};
 use windfall_contract::task_queue::{
-    DoubtfulJobs, FarJob, FarTimers, FarTimersError, FoundJob, JobId, JobStoreError, NewJobs, ONCE_KEPT_MS, PublishedFar,
-    QueueName, TakenJob, ready_ms,
+    DoubtfulJobs, FarJob, FarTimers, FarTimersError, FoundJob, JobId, JobStoreError, NewJobs, ONCE_KEPT_MS,
+    PublishedFar, QueueName, TakenJob, ready_ms,
 };
 
 /// By how much the clocks of a store's shards differ at most.

@@ -227,7 +227,10 @@ fn refused(answer: Value) -> Result<Value, JobStoreError> {
     }
 }
 
-fn ended_arguments<'j>(removals_max: u64, jobs: impl Iterator<Item = &'j (QueueName, JobId)>) -> Vec<Argument> {
+fn ended_arguments<'j>(
+    removals_max: u64,
+    jobs: impl Iterator<Item = &'j (QueueName, JobId)>,
+) -> Vec<Argument> {
     let pair =
         |(queue, id): &(QueueName, JobId)| [Argument::text(queue.as_str()), Argument::bytes(id.as_bytes())];
     std::iter::once(Argument::Number(removals_max)).chain(jobs.flat_map(pair)).collect()

@@ -2,7 +2,9 @@
 
 use super::{Case, Checked, Fixture, holds, said, same};
 use windfall_contract::due::{FAR_INDEX, Shard, SlotMinute, TaskId};
-use windfall_contract::task_queue::{DoubtfulJobs, FarJob, JobId, NewJobs, PublishedFar, QueueName, ready_ms};
+use windfall_contract::task_queue::{
+    DoubtfulJobs, FarJob, JobId, NewJobs, PublishedFar, QueueName, ready_ms,
+};
 
 const DELAY_S: u32 = 86_400;
 
