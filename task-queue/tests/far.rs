@@ -593,4 +593,14 @@ async fn deletions_and_the_doubt_that_they_leave_survive_the_process() {
         [PublishedFar::Doubtful, PublishedFar::Over]
     );
     assert_eq!(hand_over(&store, &[deleted], DoubtfulJobs::Publish).await, [PublishedFar::Stored]);
+    drop(store);
+    // One that was deleted weeks after it was due, in a store that nobody has swept for hours.
+    let late = far(3);
+    let store = open(START_MS + 3 * FORGOTTEN_AFTER_MS);
+    assert_eq!(store.remove_far(Shard(0), &pair(&late)).await, Ok(vec![false]));
+    drop(store);
+    let store = open(START_MS + 3 * FORGOTTEN_AFTER_MS + 9 * ONCE_KEPT_MS);
+    assert_eq!(hand_over(&store, &[late.clone()], DoubtfulJobs::Publish).await, [PublishedFar::Over]);
+    assert_eq!(sweep(&store).await, 0);
+    assert_eq!(hand_over(&store, &[late], DoubtfulJobs::Refuse).await, [PublishedFar::Doubtful]);
 }

@@ -26,7 +26,7 @@ fn publish_one(
     let (id, hour) = (record.id, step.now_ms / ONCE_KEPT_MS);
     let own = mark(queue, id);
     if once::is_known(step, hour, &own)?
-        || step.is_removed(id, &own)?
+        || step.is_removed(&own)?
         // It may be there for longer than its mark, in somebody's hands.
         || step.held_at(queue, id)?.is_some()
     {
@@ -58,7 +58,7 @@ pub(super) fn remove(
     let mut fresh = BTreeSet::new();
     for (queue, id) in all {
         let own = mark(queue, *id);
-        if !step.is_removed(*id, &own)? {
+        if !step.is_removed(&own)? {
             fresh.insert((*id, own));
         }
     }

@@ -4,7 +4,7 @@
 
 use super::ShardStep;
 use super::files::Files;
-use super::rows::{self, Key, Reading};
+use super::rows::{self, Reading};
 use std::ops::Bound;
 use windfall_contract::task_queue::{FAR_REMOVAL_KEPT_MS, JobId, JobStoreError, ONCE_KEPT_MS, ready_ms};
 
@@ -58,22 +58,15 @@ impl Removals {
 
 impl ShardStep<'_> {
     /// Whether it is remembered that the job of this mark was deleted.
-    pub(super) fn is_removed(&self, id: JobId, mark: &[u8]) -> Result<bool, JobStoreError> {
-        let (own, now) = (removal_hour(id), self.now_ms / ONCE_KEPT_MS);
-        // One that was deleted long after it was due lies under the hour in which it was.
-        let late = now.saturating_sub(KEPT_HOURS)..=now + 1;
-        for hour in std::iter::once(own).chain(late.filter(|hour| *hour > own)) {
-            if self.step.get(&rows::removal(self.state.number, hour, mark))?.is_some() {
-                return Ok(true);
-            }
-        }
-        Ok(false)
+    pub(super) fn is_removed(&self, mark: &[u8]) -> Result<bool, JobStoreError> {
+        Ok(self.step.get(&rows::removal(self.state.number, mark))?.is_some())
     }
 
     /// Remembers that a job was deleted which [is not](Self::is_removed) yet.
     pub(super) fn note_removal(&mut self, id: JobId, mark: &[u8]) {
-        let hour = removal_hour(id).max(self.now_ms / ONCE_KEPT_MS);
-        self.step.put(rows::removal(self.state.number, hour, mark), Vec::new());
+        let (shard, hour) = (self.state.number, removal_hour(id).max(self.now_ms / ONCE_KEPT_MS));
+        self.step.put(rows::removal(shard, mark), Vec::new());
+        self.step.put(rows::removal_at(shard, hour, mark), Vec::new());
         let removals = &mut self.state.removals;
         removals.count += 1;
         removals.first_hour = Some(removals.first_hour.map_or(hour, |first| first.min(hour)));
@@ -88,17 +81,18 @@ pub(super) fn forget(step: &mut ShardStep<'_>) -> Result<usize, JobStoreError> {
     let shard = step.state.number;
     let prefix = rows::removals(shard);
     // Rows that are gone need not be looked at again.
-    let from = Key::of(rows::REMOVAL).u16(shard).u64(step.state.removals.first_hour.unwrap_or(0)).end();
+    let from = rows::removal_at(shard, step.state.removals.first_hour.unwrap_or(0), &[]);
     let (mut over, mut first_left, mut upto) = (Vec::new(), None, 0);
     for row in step.files.range(&prefix, Bound::Included(from)) {
         let (key, _) = row?;
-        let hour = Reading(&key[prefix.len()..]).u64()?;
+        let mut at = Reading(&key[prefix.len()..]);
+        let hour = at.u64()?;
         if !is_due(hour, step.now_ms) || over.len() == FORGOTTEN_MAX {
             first_left = Some(hour);
             break;
         }
         upto = upto.max(hour);
-        over.push(key.to_vec());
+        over.push([rows::removal(shard, at.0), key.to_vec()]);
     }
     let removals = &mut step.state.removals;
     removals.first_hour = first_left;
@@ -109,7 +103,7 @@ pub(super) fn forget(step: &mut ShardStep<'_>) -> Result<usize, JobStoreError> {
         step.step.put(rows::removals_forgotten(shard), upto.to_be_bytes().to_vec());
     }
     let count = over.len();
-    over.into_iter().for_each(|key| step.step.remove(key));
+    over.into_iter().flatten().for_each(|key| step.step.remove(key));
     Ok(count)
 }
 

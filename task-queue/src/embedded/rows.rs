@@ -8,7 +8,8 @@
 //! | `w` shard, queue, ready from, sequence | a job that was never taken |
 //! | `h` shard, queue, id | since or until when, then a job that was taken |
 //! | `o` shard, hour, mark | nothing: a job with this mark was published in this hour. A far job's mark is its id and queue |
-//! | `v` shard, hour, mark | nothing: a far job was deleted, which is remembered until the hour after this one |
+//! | `v` shard, mark | nothing: it is remembered that a far job was deleted |
+//! | `e` shard, hour, mark | nothing: it is remembered until the hour after this one |
 //! | `f` shard | the last of these hours of which any was forgotten |
 //! | `t` namespace, 0, digest | a token |
 //! | `l` namespace, 0, digest | its limit |
@@ -68,15 +69,17 @@ pub(super) fn once(shard: u16, hour: u64, mark: &[u8]) -> Vec<u8> {
     Key::of(b'o').u16(shard).u64(hour).bytes(mark).end()
 }
 
-pub(super) const REMOVAL: u8 = b'v';
-
-/// What the keys of all deletions of a shard's far jobs begin with.
-pub(super) fn removals(shard: u16) -> Vec<u8> {
-    Key::of(REMOVAL).u16(shard).end()
+pub(super) fn removal(shard: u16, mark: &[u8]) -> Vec<u8> {
+    Key::of(b'v').u16(shard).bytes(mark).end()
 }
 
-pub(super) fn removal(shard: u16, hour: u64, mark: &[u8]) -> Vec<u8> {
-    Key::of(REMOVAL).u16(shard).u64(hour).bytes(mark).end()
+/// What the keys of all deletions of a shard's far jobs begin with, in the order of their hours.
+pub(super) fn removals(shard: u16) -> Vec<u8> {
+    Key::of(b'e').u16(shard).end()
+}
+
+pub(super) fn removal_at(shard: u16, hour: u64, mark: &[u8]) -> Vec<u8> {
+    Key::of(b'e').u16(shard).u64(hour).bytes(mark).end()
 }
 
 pub(super) fn removals_forgotten(shard: u16) -> Vec<u8> {
