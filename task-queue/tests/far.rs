@@ -600,7 +600,10 @@ async fn deletions_and_the_doubt_that_they_leave_survive_the_process() {
     assert_eq!(store.remove_far(Shard(0), &pair(&late)).await, Ok(vec![false]));
     drop(store);
     let store = open(START_MS + 3 * FORGOTTEN_AFTER_MS + 9 * ONCE_KEPT_MS);
-    assert_eq!(hand_over(&store, &[late.clone()], DoubtfulJobs::Publish).await, [PublishedFar::Over]);
+    assert_eq!(
+        hand_over(&store, std::slice::from_ref(&late), DoubtfulJobs::Publish).await,
+        [PublishedFar::Over]
+    );
     assert_eq!(sweep(&store).await, 0);
     assert_eq!(hand_over(&store, &[late], DoubtfulJobs::Refuse).await, [PublishedFar::Doubtful]);
 }

@@ -49,8 +49,7 @@ fn publish_one(
     Ok(PublishedFar::Stored)
 }
 
-/// Whether each was there; an error where there is no room to remember that they are deleted, and nothing is changed.
-#[expect(clippy::type_complexity, reason = "an error of the files is another one than a refusal")]
+/// Whether each was there; an inner error where there is no room to remember that they are deleted, and nothing is changed.
 pub(super) fn remove(
     step: &mut ShardStep<'_>,
     all: &[(QueueName, JobId)],
