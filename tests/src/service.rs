@@ -81,14 +81,16 @@ impl Service {
         service.split_task_queues()
     }
 
-    /// The role `task-queue` on free ports, with clients of its queue API and of its admin API.
+    /// The role `task-queue` on free ports, with clients of its queue API and of its admin API, and a time of day that is so far
+    /// ahead of the system's.
     ///
     /// # Panics
     /// If it does not come up.
-    pub fn task_queue(data: &Path, options: &Path) -> (Self, Caller, Caller) {
+    pub fn task_queue(data: &Path, options: &Path, by: Duration) -> (Self, Caller, Caller) {
         let args = ["task-queue", "--listen", "127.0.0.1:0", "--config"].map(OsStr::new);
         let args = args.into_iter().chain([options.as_os_str(), OsStr::new("--data")]);
-        Self::start(args, data.as_os_str()).split_task_queues()
+        let env = if by.is_zero() { Vec::new() } else { ahead(by) };
+        Self::start_until("is ready at ", args, data.as_os_str(), &env).split_task_queues()
     }
 
     fn split_task_queues(self) -> (Self, Caller, Caller) {

@@ -46,7 +46,7 @@ fn far_jobs_of_processes_on_one_redis_come_once_whoever_is_killed_and_deleted_on
     let (keeper, at_keeper, admin) = Service::with_task_queues(&path("keeper"), &path("keeper.toml"));
     let (other, at_other, _) = Service::with_task_queues(&path("other"), &path("other.toml"));
     // One without a scheduler.
-    let (queue, at_queue, _) = Service::task_queue(&path("queue"), &path("other.toml"));
+    let (queue, at_queue, _) = Service::task_queue(&path("queue"), &path("other.toml"), Duration::ZERO);
     let made = admin.send("POST", "/token/shop?description=tests", &[], b"");
     let token = [("x-token", made.body["token"].as_str().unwrap().to_owned())];
 
