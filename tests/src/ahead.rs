@@ -23,8 +23,8 @@ fn build() -> PathBuf {
     let test = std::env::current_exe().expect("the path of this test");
     let own = test.parent().and_then(Path::parent).expect("a directory of a profile").join("end-to-end");
     std::fs::create_dir_all(&own).expect("a directory for the library");
-    let named = |name: &str| own.join(format!("{name}-{}", std::process::id()));
-    let (source, built, kept) = (named("ahead.c"), named("ahead.so"), own.join("ahead.so"));
+    let named = |kind: &str| own.join(format!("ahead-{}.{kind}", std::process::id()));
+    let (source, built, kept) = (named("c"), named("so"), own.join("ahead.so"));
     std::fs::write(&source, SOURCE).expect("the source of the library");
     let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
     let mut command = Command::new(compiler);
