@@ -569,7 +569,7 @@ async fn deletions_and_the_doubt_that_they_leave_survive_the_process() {
         };
         let slot = SlotMinute::of(ready_ms(START_MS, 3_600));
         // All in the first shard.
-        let timer = TaskId { shard: Shard(9), slot, index: FAR_INDEX | number * u32::from(SHARDS) };
+        let timer = TaskId { shard: Shard(9), slot, index: FAR_INDEX | (number * u32::from(SHARDS)) };
         FarJob::of_timer(&FarJob::payloads(&new, START_MS)[0], timer, SHARDS).unwrap()
     };
     let (deleted, other) = (far(1), far(2));
