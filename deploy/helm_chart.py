@@ -204,6 +204,7 @@ class Chart:
         files = set(secrets["shared"]) | ({"keys.toml"} if may_seal_or_open else set())
         files |= set(secrets["connectors"]) if work & grants else set()
         files |= {"jobs.token"} if role == "scheduler" else set()
+        files |= {"console.key"} if role == "console" else set()
         allowed = {secrets["files"]: files, secrets["tls"]: {"tls.crt", "tls.key"}}
         if self.values["signing"]["enabled"] and work & {"sends", "consumes", "serves_grants", "schedules"}:
             allowed[self.values["signing"]["secrets"][role]] = {"signing.toml"}
