@@ -37,7 +37,9 @@ impl Lock {
             .open(&aside)
             .map_err(|source| io("open", &aside, source))?;
         // Root may have made it: the key file's owner must be able to take it, too.
-        if let Some(old) = Old::of(path)? {
+        if let Some(old) = Old::of(path)?
+            && is_lock(&file, &aside)
+        {
             old.give_owner(&file, &aside)?;
         }
         match file.try_lock() {
@@ -126,6 +128,14 @@ pub fn exposed_mode(metadata: &Metadata) -> Option<u32> {
     (mode & 0o027 != 0).then_some(mode)
 }
 
+/// Whether an open file is the one at `path` and nothing but a lock: an empty file with one name. Who owns the folder may put
+/// there a link to what they would like to be given.
+fn is_lock(file: &File, path: &Path) -> bool {
+    let (Ok(opened), Ok(there)) = (file.metadata(), path.symlink_metadata()) else { return false };
+    let is_the_same = (opened.dev(), opened.ino()) == (there.dev(), there.ino());
+    is_the_same && opened.is_file() && opened.nlink() == 1 && opened.len() == 0
+}
+
 /// What a file that is there keeps when it is replaced.
 struct Old {
     owner: u32,
@@ -143,14 +153,17 @@ impl Old {
         }
     }
 
-    /// Gives a file the same owner and group, unless it has them.
+    /// Gives a file, which this process has made, the same owner and group, unless it has them. The group may stay another
+    /// one where this user may not give it: a key file is its owner's alone.
     fn give_owner(&self, file: &File, path: &Path) -> Result<(), KeyFileError> {
         let now = file.metadata().map_err(|source| io("examine", path, source))?;
         if (now.uid(), now.gid()) == (self.owner, self.group) {
             return Ok(());
         }
-        fchown(file, Some(self.owner), Some(self.group))
-            .map_err(|source| io("keep the owner and the group of", path, source))
+        match fchown(file, Some(self.owner), Some(self.group)) {
+            Err(_) if now.uid() == self.owner => Ok(()),
+            done => done.map_err(|source| io("keep the owner of", path, source)),
+        }
     }
 }
 

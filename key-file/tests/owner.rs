@@ -37,6 +37,30 @@ fn a_file_that_root_replaces_stays_its_owners() {
     assert_eq!(owner_and_mode(&lock_path), (expected.0, expected.1, 0o600));
 }
 
+/// Who owns the folder would be given whatever the link in place of the lock leads to.
+#[test]
+fn a_link_in_place_of_the_lock_gives_nothing_away() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, others) = (folder.path().join("keys.toml"), folder.path().join("others"));
+    fs::write(&path, "one").unwrap();
+    if chown(&path, Some(SERVICE), Some(SERVICE)).is_err() {
+        return eprintln!("only root can give a file away");
+    }
+    let lock_path = folder.path().join("keys.toml.lock");
+    for (content, link) in [("", "symbolic"), ("hush", "symbolic"), ("", "hard"), ("hush", "none")] {
+        fs::write(&others, content).unwrap();
+        match link {
+            "symbolic" => std::os::unix::fs::symlink(&others, &lock_path).unwrap(),
+            "hard" => fs::hard_link(&others, &lock_path).unwrap(),
+            _ => fs::write(&lock_path, content).unwrap(),
+        }
+        drop(Lock::take(&path).unwrap());
+        assert_eq!(owner_and_mode(&others).0, 0, "{link} {content:?}");
+        assert_eq!(owner_and_mode(&lock_path).0, 0, "{link} {content:?}");
+        fs::remove_file(&lock_path).unwrap();
+    }
+}
+
 #[test]
 fn a_file_that_is_read_only_stays_so_and_one_that_is_open_to_others_does_not() {
     let folder = tempfile::tempdir().unwrap();

@@ -418,6 +418,11 @@ async fn deletions_of_far_jobs_are_bounded_and_leave_a_doubt_when_they_are_forgo
     assert_eq!(deletions.len(), 1, "{deletions:?}");
     let age = "local f = redis.call('ZRANGE', KEYS[1], 0, 0) redis.call('ZADD', KEYS[1], 400, f[1]) return 1";
     command(server.url(), &["EVAL", age, "1", &deletions[0]]).await.unwrap();
+    let marks: Vec<String> = asked(server.url(), &["KEYS", "*:o:*"]).await;
+    assert!(!marks.is_empty());
+    for key in &marks {
+        command(server.url(), &["DEL", key]).await.unwrap();
+    }
     let swept = store.sweep(shard, 0).await.unwrap();
     assert_eq!((swept.forgotten, swept.far_removals), (1, 1), "one of two");
     let (first, second) =
@@ -428,6 +433,9 @@ async fn deletions_of_far_jobs_are_bounded_and_leave_a_doubt_when_they_are_forgo
     assert_eq!(publish(3, DoubtfulJobs::Refuse).await, Ok(vec![PublishedFar::Doubtful]), "it is as late");
     assert_eq!(publish(3, DoubtfulJobs::Publish).await, Ok(vec![PublishedFar::Stored]));
     assert_eq!(store.remove_far(shard, &[pair(2)]).await, Ok(vec![true]), "there is room again");
+    // Processes of the release before note and look up deletions among the marks alone.
+    command(server.url(), &["DEL", &deletions[0]]).await.unwrap();
+    assert_eq!(publish(2, DoubtfulJobs::Publish).await, Ok(vec![PublishedFar::Over]));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -3,6 +3,7 @@
 use async_trait::async_trait;
 use prost::Message;
 use windfall_contract::due::{Fired, Firing, Target};
+use windfall_proto::order::Invalid;
 use windfall_proto::send::{SendBonus, SendError};
 use windfall_proto::v1::SendBonusRequest;
 
@@ -76,6 +77,8 @@ fn read(payload: &[u8]) -> Result<SendBonusRequest, String> {
 fn fate(error: &SendError) -> Fired {
     let what = error.to_string();
     match error {
+        // A clock is behind by now, and may be right at the next attempt.
+        SendError::Invalid { field: "award_time_ms", why: Invalid::Range { .. } } => Fired::Failed(what),
         SendError::Invalid { .. } | SendError::OtherApp { .. } | SendError::Refused(_) => {
             Fired::Refused(what)
         }
@@ -186,6 +189,13 @@ mod tests {
             (SendError::Closed, |fate| matches!(fate, Fired::Busy(_))),
             (SendError::Unanswered("lost".into()), |fate| matches!(fate, Fired::Failed(_))),
             (SendError::Refused("no".into()), |fate| matches!(fate, Fired::Refused(_))),
+            (
+                SendError::Invalid { field: "award_time_ms", why: Invalid::Range { value: 9, max: 8 } },
+                |fate| matches!(fate, Fired::Failed(_)),
+            ),
+            (SendError::Invalid { field: "bonus_type", why: Invalid::Empty }, |fate| {
+                matches!(fate, Fired::Refused(_))
+            }),
         ] {
             *sdk.next.lock() = Some(error.clone());
             let fates = target.fire(vec![firing(request().encode_to_vec())]).await;

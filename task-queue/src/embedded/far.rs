@@ -2,7 +2,7 @@
 //! are found by their ids alone.
 
 use super::removals::removal_hour;
-use super::{ShardStep, jobs, once};
+use super::{ShardStep, jobs, once, rows};
 use std::collections::BTreeSet;
 use windfall_contract::task_queue::{
     DoubtfulJobs, FarJob, HeldRecord, HeldState, JobId, JobStoreError, ONCE_KEPT_MS, PublishedFar, QueueName,
@@ -25,8 +25,11 @@ fn publish_one(
     let FarJob { queue, record } = job;
     let (id, hour) = (record.id, step.now_ms / ONCE_KEPT_MS);
     let own = mark(queue, id);
+    // The release before remembered deletions there.
+    let removed_before = rows::once(step.state.number, removal_hour(id), &own);
     if once::is_known(step, hour, &own)?
         || step.is_removed(&own)?
+        || step.step.get(&removed_before)?.is_some()
         // It may be there for longer than its mark, in somebody's hands.
         || step.held_at(queue, id)?.is_some()
     {

@@ -11,7 +11,9 @@ local answer, seen = {}, {}
 for at = 2, #ARGV, 5 do
   local id, expires = ARGV[at + 1], tonumber(ARGV[at + 2])
   local mark, ready = id .. ARGV[at], ready_ms(times(id, 1))
+  -- Processes of the release before remember deletions among the marks alone.
   local removed = redis.call('ZSCORE', P .. 'v', mark)
+    or redis.call('SISMEMBER', marks(removal_hour(id), mark), mark) == 1
   -- It may be there for longer than its mark, in somebody's hands.
   local is_there = redis.call('HEXISTS', P .. 'j:' .. ARGV[at], id) == 1
   local fate = STORED

@@ -64,6 +64,8 @@ for at = 2, #ARGV, 2 do
     if is_far and done ~= 2 then
       local hour = math.max(removal_hour(id), math.floor(now_ms() / HOUR))
       redis.call('ZADD', P .. 'v', 'NX', text(hour), id .. q)
+      -- Processes of the release before look there.
+      note_mark(hour, id .. q)
     end
   end
   answer[#answer + 1] = done
