@@ -59,7 +59,8 @@ end
 for at = 2, #ARGV, 2 do
   local q, id = ARGV[at], ARGV[at + 1]
   local done = 2
-  if redis.call('ZREM', P .. 'L', id .. q) == 1 then
+  -- A server that is full refuses a script no more once that has written anything, so that far jobs are looked at first.
+  if not is_far and redis.call('ZREM', P .. 'L', id .. q) == 1 then
     if q ~= acked_q or #acked == 4000 then
       delete_acked()
       acked_q = q
