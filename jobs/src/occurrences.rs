@@ -103,7 +103,8 @@ impl Core {
         }
         // All tasks of a call are of one tenant.
         let door = Door::First(batch.first().map_or(Priority::Normal, |one| priority_of(&one.tenant)));
-        let parts = by_shard.iter().flat_map(|(shard, all)| all.chunks(OF_SHARD_MAX).map(|part| (*shard, part)));
+        let parts =
+            by_shard.iter().flat_map(|(shard, all)| all.chunks(OF_SHARD_MAX).map(|part| (*shard, part)));
         let mut shards: FuturesUnordered<_> =
             parts.map(|(shard, part)| Deciding::new(self, shard, door).run(part.to_vec())).collect();
         let mut next = Vec::new();

@@ -73,9 +73,8 @@ async fn jobs_go_the_whole_way_of_the_far_tier_and_deleted_ones_never_come() {
     let far_options = FarOptions { load_per_s: 100, flush_bytes: 64 << 10, ..FarOptions::default() };
     let log = Box::new(FileLog::open(&dir.path().join("log")).unwrap());
     std::fs::create_dir(dir.path().join("segments")).unwrap();
-    let objects = Arc::new(
-        object_store::local::LocalFileSystem::new_with_prefix(dir.path().join("segments")).unwrap(),
-    );
+    let objects =
+        Arc::new(object_store::local::LocalFileSystem::new_with_prefix(dir.path().join("segments")).unwrap());
     let far = FarTier::open(far_options, log, objects, clock.clone()).await.unwrap();
     let slots: Arc<dyn SlotStore> = Arc::new(FarSlots::start(near, far.clone()));
     let rules = FarJobTimers::tenant_rules(std::iter::once("default"));
@@ -151,7 +150,12 @@ async fn jobs_go_the_whole_way_of_the_far_tier_and_deleted_ones_never_come() {
     let mut come = BTreeSet::new();
     let began = Instant::now();
     while come.len() < published.len() - deleted.len() {
-        assert!(began.elapsed() < PATIENCE, "{} of {} have come", come.len(), published.len() - deleted.len());
+        assert!(
+            began.elapsed() < PATIENCE,
+            "{} of {} have come",
+            come.len(),
+            published.len() - deleted.len()
+        );
         let (_, reply) = call(api, "GET", "/api/n/q?count=100&ttr=86400&timeout=1", "").await;
         for taken in reply.as_array().into_iter().flatten() {
             let id = taken["job_id"].as_str().unwrap();

@@ -174,7 +174,9 @@ impl<I: Send + 'static, A: Send + 'static> Collector<I, A> {
     }
 
     fn hold_all(&mut self, taken: &mut mpsc::Receiver<Piece<I, A>>) {
-        while self.held < WAITING_MAX && let Ok(piece) = taken.try_recv() {
+        while self.held < WAITING_MAX
+            && let Ok(piece) = taken.try_recv()
+        {
             self.hold(piece);
         }
     }

@@ -65,7 +65,8 @@ impl JobState {
         let overdue_ms = next_ms.saturating_add(Self::OVERDUE_MS);
         let is_often =
             self.last_ms.is_some_and(|last_ms| next_ms.saturating_sub(last_ms) < Self::LOOKS_APART_MS);
-        Some(if is_often { overdue_ms.div_ceil(Self::LOOKS_APART_MS) * Self::LOOKS_APART_MS } else { overdue_ms })
+        let apart_ms = if is_often { Self::LOOKS_APART_MS } else { 1 };
+        Some(overdue_ms.next_multiple_of(apart_ms))
     }
 
     /// When an occurrence that was overdue at `now_ms` is looked for again.
