@@ -529,3 +529,28 @@ async fn what_a_million_tasks_cost() {
     println!("slots: {bytes:.1} B and {cpu:.2} µs of Redis's CPU a task, in {took:?} for {TASKS} by {BATCH}");
     assert!(bytes <= 85.0, "{bytes} B a task");
 }
+
+/// The user of the shipped file does its work with the rights there, and reaches no keys of others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs real servers: ./dev test runs it"]
+async fn the_shipped_user_suffices_and_reaches_no_other_keys() {
+    let server = tokio::task::spawn_blocking(single).await.unwrap();
+    redis_nodes::give_users(server.url()).await;
+    let options = RedisSlotsOptions {
+        username: Some("windfall-timers".into()),
+        password: Some(redis_nodes::PASSWORD.into()),
+        call_timeout_ms: 20_000,
+        connect_timeout_ms: 20_000,
+        ..RedisSlotsOptions::at(server.url())
+    };
+    let failed = slots::run(&Redis { name: "redis", options, urls: vec![server.url().to_owned()] }).await;
+    assert!(failed.is_empty(), "{failed:#?}");
+    redis_nodes::refuses(server.url(), "windfall-timers", redis_nodes::FOR_NO_USER).await;
+    let others: [&[&str]; 4] = [
+        &["HMGET", "windfall:tokens:1", "a"],
+        &["HMGET", "{wfj:0000}:e", "a"],
+        &["HMGET", "{wfq:0000}:s", "a"],
+        &["EVAL", "return redis.call('HGET', KEYS[1], 'a')", "1", "windfall:tokens:1"],
+    ];
+    redis_nodes::refuses(server.url(), "windfall-timers", &others).await;
+}

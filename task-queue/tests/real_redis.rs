@@ -637,3 +637,28 @@ async fn servers_that_lose_jobs_and_full_servers_say_so() {
         "{refused}"
     );
 }
+
+/// The user of the shipped file does its work with the rights there, and reaches no keys of others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs real servers: ./dev test runs it"]
+async fn the_shipped_user_suffices_and_reaches_no_other_keys() {
+    let server = single().await;
+    redis_nodes::give_users(server.url()).await;
+    let options = RedisJobsOptions {
+        username: Some("windfall-task-queue".into()),
+        password: Some(redis_nodes::PASSWORD.into()),
+        call_timeout_ms: 20_000,
+        connect_timeout_ms: 20_000,
+        ..RedisJobsOptions::at(server.url())
+    };
+    let failed = task_queue::run(&Redis { name: "redis", options }).await;
+    assert!(failed.is_empty(), "{failed:#?}");
+    redis_nodes::refuses(server.url(), "windfall-task-queue", redis_nodes::FOR_NO_USER).await;
+    let others: [&[&str]; 4] = [
+        &["HMGET", "windfall:tokens:1", "a"],
+        &["HMGET", "{wf:0000}:s", "a"],
+        &["HMGET", "{wfj:0000}:e", "a"],
+        &["EVAL", "return redis.call('HGET', KEYS[1], 'a')", "1", "windfall:tokens:1"],
+    ];
+    redis_nodes::refuses(server.url(), "windfall-task-queue", &others).await;
+}

@@ -141,7 +141,7 @@ fn batches_lists_grants_and_the_archive() {
     let unknown = operate("operator", &["release", "never-seen"]);
     assert!(unknown.code == Some(2) && unknown.stderr.contains("never-seen"), "{unknown}");
     let refused = operate("grants", &["budgets"]);
-    assert!(refused.code == Some(2) && refused.stderr.contains("operate"), "{refused}");
+    assert!(refused.code == Some(2) && refused.stderr.contains("`observe`"), "{refused}");
 
     let find = |key: &str, args: &[&str]| {
         let run = Run::new(plain()).args(["find", "--server", &service.url()]).args(args);
@@ -159,7 +159,7 @@ fn batches_lists_grants_and_the_archive() {
     let unknown = find("operator", &["never-seen"]);
     assert!(unknown.code == Some(1) && unknown.stdout.contains("does not know"), "{unknown}");
     let refused = find("grants", &["g:1"]);
-    assert!(refused.code == Some(2) && refused.stderr.contains("operate"), "{refused}");
+    assert!(refused.code == Some(2) && refused.stderr.contains("`observe`"), "{refused}");
     let wrong = find("operator", &["two\nlines"]);
     assert!(wrong.code == Some(2) && wrong.stderr.contains("trade_no"), "{wrong}");
 

@@ -5,6 +5,7 @@ use crate::place;
 use anyhow::{Context, Result};
 use serde::Deserialize;
 use std::path::Path;
+use std::sync::Arc;
 #[cfg(feature = "postgres")]
 use windfall_ledger::PostgresOptions;
 use windfall_ledger::{Guard, Ledger, LedgerOptions, LedgerReader, Sealer, Unbudgeted};
@@ -121,6 +122,15 @@ impl LedgerAt {
         .context("the ledger cannot be migrated")
     }
 
+    /// Makes the tables of one in PostgreSQL, and the rights on them; `None` for one in a file. Blocks.
+    pub fn prepare(&self, guard: Arc<Guard>) -> Result<Option<i64>> {
+        match self {
+            Self::File => Ok(None),
+            Self::Postgres(at) => at.prepare(guard).map(Some),
+        }
+        .context("the ledger cannot be prepared")
+    }
+
     /// Opens it for reading alone. Blocks.
     pub fn open_reader(&self, data: &Path) -> Result<LedgerReader> {
         match self {
@@ -165,6 +175,10 @@ impl PostgresAt {
         Ok((done.from, done.to))
     }
 
+    fn prepare(&self, guard: Arc<Guard>) -> Result<i64> {
+        Ok(Ledger::prepare(&self.url, &self.options(), guard)?)
+    }
+
     fn open_reader(&self) -> Result<LedgerReader> {
         Ok(LedgerReader::connect(&self.url, &self.options())?)
     }
@@ -191,6 +205,10 @@ impl PostgresAt {
     }
 
     fn migrate(&self, _how: Migration, _guard: &Guard) -> Result<(i64, i64)> {
+        Driver::Postgres.absent()
+    }
+
+    fn prepare(&self, _guard: Arc<Guard>) -> Result<i64> {
         Driver::Postgres.absent()
     }
 

@@ -21,7 +21,7 @@ const READ_MAX: u32 = 100;
 const ACTOR_MAX_BYTES: usize = 64;
 const REASON_MAX_BYTES: usize = 200;
 
-/// The failure archive, the budgets, and the orders and withdrawals that have not ended, for operators. Role: operate.
+/// The failure archive, the budgets, and the orders and withdrawals that have not ended, for operators. Roles: observe, operate.
 #[derive(Clone)]
 pub struct ArchiveService {
     rewards: RewardHandle,
