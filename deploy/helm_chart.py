@@ -227,7 +227,7 @@ class Chart:
             self.expect("keys.toml" in mounted.get(secrets["files"], set()), "sdk-gateway has no key ring")
         for container in [*pod["containers"], *pod.get("initContainers", [])]:
             variables = {one["secretRef"]["name"] for one in container.get("envFrom", [])}
-            needed = {secrets["environment"], secrets["ledger"] if work & grants else ""}
+            needed = {secrets["environment"], secrets["ledger"] if work & grants or role == "auditor" else ""}
             needed = {secrets["own"][role]} if role in secrets["own"] else needed
             self.expect(variables <= needed, f"{role} has the variables of {sorted(variables)}, which it does not need")
 

@@ -24,10 +24,11 @@ use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::Service;
 use windfall_proto::methods::{
-    self, ArchiveMethod, BackfillsMethod, JobsMethod, Method, Mount, RewardsMethod, SendMethod, TimersMethod,
-    TokensMethod, WalletMethod,
+    self, ArchiveMethod, AuditsMethod, BackfillsMethod, JobsMethod, Method, Mount, RewardsMethod, SendMethod,
+    TimersMethod, TokensMethod, WalletMethod,
 };
 use windfall_proto::v1::archive_server::{Archive, ArchiveServer};
+use windfall_proto::v1::audits_server::{Audits, AuditsServer};
 use windfall_proto::v1::backfills_server::{Backfills, BackfillsServer};
 use windfall_proto::v1::jobs_server::{Jobs, JobsServer};
 use windfall_proto::v1::rewards_server::{Rewards, RewardsServer};
@@ -186,6 +187,20 @@ impl Router {
         let mut mounting =
             Mounting { router: self, service, role: roles::backfills, path, grpc: grpc(server) };
         methods::backfills(&mut mounting);
+        mounting.router
+    }
+
+    /// Mounts the auditor of a ledger.
+    #[must_use]
+    pub fn audits<S: Audits>(self, service: Arc<S>) -> Self {
+        let server = AuditsServer::from_arc(Arc::clone(&service)).max_decoding_message_size(usize::MAX);
+        let path = |method| match method {
+            AuditsMethod::GetAudit => "/v1/audits/get",
+            AuditsMethod::ListDifferences => "/v1/audits/differences/list",
+            AuditsMethod::MarkDifference => "/v1/audits/differences/mark",
+        };
+        let mut mounting = Mounting { router: self, service, role: roles::audits, path, grpc: grpc(server) };
+        methods::audits(&mut mounting);
         mounting.router
     }
 

@@ -14,7 +14,7 @@ use windfall_proto::v1;
 use windfall_proto::v1::send_client::SendClient;
 use windfall_proto::v1::tokens_client::TokensClient;
 
-const PATHS: [(&str, Role); 50] = [
+const PATHS: [(&str, Role); 53] = [
     ("/v1/bonuses/send", Role::Send),
     ("/v1/bonuses/send-batch", Role::Send),
     ("/v1/tokens/list", Role::Verify),
@@ -46,6 +46,9 @@ const PATHS: [(&str, Role); 50] = [
     ("/v1/backfills/start", Role::Operate),
     ("/v1/backfills/get", Role::Observe),
     ("/v1/backfills/cancel", Role::Operate),
+    ("/v1/audits/get", Role::Operate),
+    ("/v1/audits/differences/list", Role::Operate),
+    ("/v1/audits/differences/mark", Role::Operate),
     ("/v1/jobs/put", Role::Schedule),
     ("/v1/jobs/put-many", Role::Schedule),
     ("/v1/jobs/get", Role::Schedule),

@@ -4,6 +4,7 @@
 
 use crate::archive::{ArchiveEntry, ArchiveFilter, Archived, Replay};
 use crate::chain::{Names, Page, Row, Seal, Unsealed};
+use crate::copies::{CopyKey, ListCopies, Listing, TakeCopies, TakenCopies, WrittenCopy};
 use crate::error::{LedgerError, OpenError};
 use crate::guard::Guard;
 use crate::guarded::{Acceptance, Accepted, Beat};
@@ -44,6 +45,14 @@ pub(crate) trait Store: Debug + Send {
     fn beat(&mut self, count: bool) -> Result<Option<Beat>, LedgerError>;
 
     fn accept(&mut self, acceptance: &Acceptance) -> Result<Accepted, LedgerError>;
+
+    fn list_copies(&mut self, how: &ListCopies) -> Result<Listing, LedgerError>;
+
+    fn copy_keys(&mut self) -> Result<Vec<CopyKey>, LedgerError>;
+
+    fn take_copies(&mut self, which: &TakeCopies<'_>) -> Result<TakenCopies, LedgerError>;
+
+    fn note_copies(&mut self, written: &[WrittenCopy<'_>]) -> Result<(), LedgerError>;
 }
 
 /// A transaction. The front calls nothing more after a step that failed, and drops it: rolled back.

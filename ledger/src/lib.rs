@@ -16,6 +16,7 @@
 //! - [`LedgerReader`] reads with a connection of its own, for checks that must not trust the writer.
 //! - [`Reconciliation`] counts the contradictions in a ledger.
 //! - [`Sealer`] chains closed ranges of the journal by their hashes, and [`LedgerReader::verify`] finds what was changed since.
+//! - [`Auditor`] reconciles a ledger in use, in short steps, and keeps what it finds as rows.
 //! - [`Guard`] notices a ledger that went back in time (a stale standby, a restored backup) by a [`Mark`] that is kept
 //!   outside of the database.
 //!
@@ -50,9 +51,11 @@
 
 mod anchor;
 mod archive;
+mod audit;
 mod budget;
 mod chain;
 mod contract;
+mod copies;
 mod decision;
 mod error;
 mod guard;
@@ -76,7 +79,12 @@ mod withdrawal;
 
 pub use anchor::{Anchor, AnchorError, FileAnchor};
 pub use archive::{ArchiveEntry, ArchiveFilter, Archived, Replay};
+pub use audit::{
+    AuditError, AuditLimits, AuditProgress, Auditor, Compared, Difference, DifferenceKind, DifferenceState,
+    Increment,
+};
 pub use chain::{Head, Seal};
+pub use copies::{CopyKey, ListCopies, Listing, LostOrder, TakeCopies, TakenCopies, WrittenCopy};
 pub use error::{LedgerError, OpenError};
 pub use guard::{Guard, GuardState};
 pub use guarded::{Acceptance, Accepted, Beat};

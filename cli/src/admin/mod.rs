@@ -12,6 +12,7 @@ pub mod ledger;
 mod ledger_mark;
 pub mod operate;
 pub mod plan;
+pub mod reconcile;
 pub mod rules;
 pub mod salvage;
 pub mod schedule;

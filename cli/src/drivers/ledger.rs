@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 #[cfg(feature = "postgres")]
 use windfall_ledger::PostgresOptions;
-use windfall_ledger::{Guard, Ledger, LedgerOptions, LedgerReader, Sealer, Unbudgeted};
+use windfall_ledger::{Auditor, Guard, Ledger, LedgerOptions, LedgerReader, Sealer, Unbudgeted};
 use windfall_tls::TlsOptions;
 
 /// How a ledger that older versions wrote is migrated.
@@ -112,6 +112,15 @@ impl LedgerAt {
         .context("the ledger cannot be opened for sealing")
     }
 
+    /// Opens it for auditing, beside the processes that write it. Blocks.
+    pub fn open_auditor(&self, data: &Path) -> Result<Auditor> {
+        match self {
+            Self::File => Ok(Auditor::open(place::ledger(data))?),
+            Self::Postgres(at) => at.open_auditor(),
+        }
+        .context("the ledger cannot be opened for auditing")
+    }
+
     /// Makes the journal of one that older versions wrote and that holds the guard's marks; `None` where its process does that
     /// when it opens it. Blocks.
     pub fn migrate(&self, how: Migration, guard: &Guard) -> Result<Option<(i64, i64)>> {
@@ -165,6 +174,10 @@ impl PostgresAt {
         Ok(Sealer::connect(&self.url, &self.options())?)
     }
 
+    fn open_auditor(&self) -> Result<Auditor> {
+        Ok(Auditor::connect(&self.url, &self.options())?)
+    }
+
     fn migrate(&self, how: Migration, guard: &Guard) -> Result<(i64, i64)> {
         let options = windfall_ledger::MigrateOptions {
             watch_ms: how.watch_s.saturating_mul(1_000),
@@ -201,6 +214,10 @@ impl PostgresAt {
     }
 
     fn open_sealer(&self) -> Result<Sealer> {
+        Driver::Postgres.absent()
+    }
+
+    fn open_auditor(&self) -> Result<Auditor> {
         Driver::Postgres.absent()
     }
 

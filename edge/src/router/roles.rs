@@ -6,7 +6,7 @@
 
 use crate::identity::Role;
 use windfall_proto::methods::{
-    ArchiveMethod, BackfillsMethod, JobsMethod, RewardsMethod, SendMethod, TimersMethod, TokensMethod,
+    ArchiveMethod, AuditsMethod, BackfillsMethod, JobsMethod, RewardsMethod, SendMethod, TimersMethod, TokensMethod,
     WalletMethod,
 };
 
@@ -50,6 +50,13 @@ pub(super) const fn archive(method: ArchiveMethod) -> Role {
         ArchiveMethod::ReplayArchived | ArchiveMethod::ReleaseReserved | ArchiveMethod::AcceptLedger => {
             Role::Operate
         }
+    }
+}
+
+pub(super) const fn audits(method: AuditsMethod) -> Role {
+    match method {
+        AuditsMethod::GetAudit | AuditsMethod::ListDifferences => Role::Observe,
+        AuditsMethod::MarkDifference => Role::Operate,
     }
 }
 

@@ -21,9 +21,11 @@
 //! answers so (I1).
 
 mod archive;
+mod audit;
 mod budget_keys;
 mod budgets;
 mod chain;
+mod copies;
 mod decide;
 mod failover;
 mod link;
@@ -45,6 +47,7 @@ mod tx;
 mod wait;
 mod withdrawals;
 
+pub(crate) use audit::open as open_audit;
 pub(crate) use chain::open as open_sealer;
 pub(crate) use migrate::migrate;
 pub use migrate::{MigrateOptions, Migrated};

@@ -35,7 +35,7 @@ pub(crate) fn orders(session: &Session, trade_nos: &[&str]) -> Result<Vec<Option
     Ok(trade_nos.iter().map(|trade_no| found.get(*trade_no).cloned()).collect())
 }
 
-fn order(row: &Row) -> Result<StoredOrder, LedgerError> {
+pub(super) fn order(row: &Row) -> Result<StoredOrder, LedgerError> {
     let trade_no = text(row, 0)?.to_owned();
     let status = status(row, 6, &trade_no)?;
     let (created_ms, took_ms): (i64, Option<i64>) = (cell(row, 8)?, cell(row, 9)?);

@@ -340,6 +340,16 @@ impl Session {
         self.query_stored(&spell_check(self.shape.get(), sql))
     }
 
+    /// Runs a statement that is made on the spot, with parameters, over the tables as they are stored.
+    pub fn query_with(&self, sql: &str, params: Params<'_>) -> Result<Vec<Row>, LedgerError> {
+        self.ask(self.client.query(sql, params))
+    }
+
+    /// The same for one that answers no rows; says how many it changed.
+    pub fn execute_with(&self, sql: &str, params: Params<'_>) -> Result<u64, LedgerError> {
+        self.ask(self.client.execute(sql, params))
+    }
+
     /// The same over the tables as they are stored, whatever their shape.
     pub fn query_stored(&self, sql: &str) -> Result<Vec<Row>, LedgerError> {
         self.ask(self.client.query(sql, &[]))
