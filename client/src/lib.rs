@@ -39,6 +39,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod acts;
 mod archive;
 mod backfills;
 mod error;
@@ -54,6 +55,7 @@ mod tokens;
 mod user;
 mod wallet;
 
+pub use acts::ActsClient;
 pub use archive::ArchiveClient;
 pub use backfills::BackfillsClient;
 pub use error::{CallError, WithdrawError};

@@ -23,9 +23,10 @@ use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::Service;
 use windfall_proto::methods::{
-    self, ArchiveMethod, BackfillsMethod, JobsMethod, Method, Mount, RewardsMethod, SendMethod, TimersMethod,
-    TokensMethod, WalletMethod,
+    self, ActsMethod, ArchiveMethod, BackfillsMethod, JobsMethod, Method, Mount, RewardsMethod, SendMethod,
+    TimersMethod, TokensMethod, WalletMethod,
 };
+use windfall_proto::v1::acts_server::{Acts, ActsServer};
 use windfall_proto::v1::archive_server::{Archive, ArchiveServer};
 use windfall_proto::v1::backfills_server::{Backfills, BackfillsServer};
 use windfall_proto::v1::jobs_server::{Jobs, JobsServer};
@@ -138,6 +139,22 @@ impl Router {
         };
         let mut mounting = Mounting { router: self, service, role: Role::Operate, path, grpc: grpc(server) };
         methods::archive(&mut mounting);
+        mounting.router
+    }
+
+    /// Mounts acts of two operators. Role: operate.
+    #[must_use]
+    pub fn acts<S: Acts>(self, service: Arc<S>) -> Self {
+        let server = ActsServer::from_arc(Arc::clone(&service)).max_decoding_message_size(usize::MAX);
+        let path = |method| match method {
+            ActsMethod::ProposeAct => "/v1/acts/propose",
+            ActsMethod::ListActs => "/v1/acts/list",
+            ActsMethod::GetAct => "/v1/acts/get",
+            ActsMethod::ApproveAct => "/v1/acts/approve",
+            ActsMethod::RefuseAct => "/v1/acts/refuse",
+        };
+        let mut mounting = Mounting { router: self, service, role: Role::Operate, path, grpc: grpc(server) };
+        methods::acts(&mut mounting);
         mounting.router
     }
 

@@ -14,7 +14,7 @@ use windfall_proto::v1;
 use windfall_proto::v1::send_client::SendClient;
 use windfall_proto::v1::tokens_client::TokensClient;
 
-const PATHS: [(&str, Role); 50] = [
+const PATHS: [(&str, Role); 55] = [
     ("/v1/bonuses/send", Role::Send),
     ("/v1/bonuses/send-batch", Role::Send),
     ("/v1/tokens/list", Role::Verify),
@@ -32,6 +32,11 @@ const PATHS: [(&str, Role); 50] = [
     ("/v1/withdrawals/held", Role::Operate),
     ("/v1/ledger/mark", Role::Operate),
     ("/v1/ledger/accept", Role::Operate),
+    ("/v1/acts/propose", Role::Operate),
+    ("/v1/acts/list", Role::Operate),
+    ("/v1/acts/get", Role::Operate),
+    ("/v1/acts/approve", Role::Operate),
+    ("/v1/acts/refuse", Role::Operate),
     ("/v1/wallet/get", Role::Verify),
     ("/v1/wallet/withdraw", Role::Verify),
     ("/v1/timers/add", Role::Schedule),

@@ -16,6 +16,8 @@
 //! - [`LedgerReader`] reads with a connection of its own, for checks that must not trust the writer.
 //! - [`Reconciliation`] counts the contradictions in a ledger.
 //! - [`Sealer`] chains closed ranges of the journal by their hashes, and [`LedgerReader::verify`] finds what was changed since.
+//! - [`Tx::propose_act`] and [`Tx::approve_act`] are what two operators do beside the ordinary course: settle what a payer
+//!   never answers, reverse, adjust, freeze.
 //! - [`Guard`] notices a ledger that went back in time (a stale standby, a restored backup) by a [`Mark`] that is kept
 //!   outside of the database.
 //!
@@ -48,6 +50,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod acts;
 mod anchor;
 mod archive;
 mod budget;
@@ -74,6 +77,9 @@ mod tx;
 mod verify;
 mod withdrawal;
 
+pub use acts::{
+    ActEnd, ActFilter, ActOutcome, Deed, Ended, Operator, Proposal, Proposed, StoredAct, Subject,
+};
 pub use anchor::{Anchor, AnchorError, FileAnchor};
 pub use archive::{ArchiveEntry, ArchiveFilter, Archived, Replay};
 pub use chain::{Head, Seal};
