@@ -39,6 +39,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod acts;
 mod archive;
 mod audits;
 mod backfills;
@@ -55,6 +56,7 @@ mod tokens;
 mod user;
 mod wallet;
 
+pub use acts::ActsClient;
 pub use archive::ArchiveClient;
 pub use audits::AuditsClient;
 pub use backfills::BackfillsClient;

@@ -37,6 +37,8 @@ pub enum WithdrawalOutcome {
     },
     /// The id was used for another user, type or amount. Nothing was changed.
     Conflict,
+    /// Two operators have frozen the user. Nothing was kept; the id may be used again when they have thawed the user.
+    Frozen,
 }
 
 /// Why an order was rejected.
@@ -103,6 +105,10 @@ pub enum FlowKind {
     Return,
     /// A bonus that its downstream has paid. No balance contains it.
     Settled,
+    /// A bonus that two operators took back from the balance, or money that they took from it.
+    TakenBack,
+    /// A bonus that its downstream had paid, and has got back. No balance contained it.
+    SettledTakenBack,
 }
 
 /// One line of a user's account.

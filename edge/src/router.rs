@@ -24,9 +24,10 @@ use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::Service;
 use windfall_proto::methods::{
-    self, ArchiveMethod, AuditsMethod, BackfillsMethod, JobsMethod, Method, Mount, RewardsMethod, SendMethod,
+    self, ActsMethod, ArchiveMethod, AuditsMethod, BackfillsMethod, JobsMethod, Method, Mount, RewardsMethod, SendMethod,
     TimersMethod, TokensMethod, WalletMethod,
 };
+use windfall_proto::v1::acts_server::{Acts, ActsServer};
 use windfall_proto::v1::archive_server::{Archive, ArchiveServer};
 use windfall_proto::v1::audits_server::{Audits, AuditsServer};
 use windfall_proto::v1::backfills_server::{Backfills, BackfillsServer};
@@ -139,6 +140,22 @@ impl Router {
         };
         let mut mounting = Mounting { router: self, service, role: roles::archive, path, grpc: grpc(server) };
         methods::archive(&mut mounting);
+        mounting.router
+    }
+
+    /// Mounts acts of two operators.
+    #[must_use]
+    pub fn acts<S: Acts>(self, service: Arc<S>) -> Self {
+        let server = ActsServer::from_arc(Arc::clone(&service)).max_decoding_message_size(usize::MAX);
+        let path = |method| match method {
+            ActsMethod::ProposeAct => "/v1/acts/propose",
+            ActsMethod::ListActs => "/v1/acts/list",
+            ActsMethod::GetAct => "/v1/acts/get",
+            ActsMethod::ApproveAct => "/v1/acts/approve",
+            ActsMethod::RefuseAct => "/v1/acts/refuse",
+        };
+        let mut mounting = Mounting { router: self, service, role: roles::acts, path, grpc: grpc(server) };
+        methods::acts(&mut mounting);
         mounting.router
     }
 

@@ -14,7 +14,7 @@ use windfall_proto::v1;
 use windfall_proto::v1::send_client::SendClient;
 use windfall_proto::v1::tokens_client::TokensClient;
 
-const PATHS: [(&str, Role); 53] = [
+const PATHS: [(&str, Role); 58] = [
     ("/v1/bonuses/send", Role::Send),
     ("/v1/bonuses/send-batch", Role::Send),
     ("/v1/tokens/list", Role::Verify),
@@ -32,6 +32,11 @@ const PATHS: [(&str, Role); 53] = [
     ("/v1/withdrawals/held", Role::Observe),
     ("/v1/ledger/mark", Role::Observe),
     ("/v1/ledger/accept", Role::Operate),
+    ("/v1/acts/propose", Role::Operate),
+    ("/v1/acts/list", Role::Observe),
+    ("/v1/acts/get", Role::Observe),
+    ("/v1/acts/approve", Role::Approve),
+    ("/v1/acts/refuse", Role::Approve),
     ("/v1/wallet/get", Role::Verify),
     ("/v1/wallet/withdraw", Role::Withdraw),
     ("/v1/timers/add", Role::Schedule),
@@ -46,8 +51,8 @@ const PATHS: [(&str, Role); 53] = [
     ("/v1/backfills/start", Role::Operate),
     ("/v1/backfills/get", Role::Observe),
     ("/v1/backfills/cancel", Role::Operate),
-    ("/v1/audits/get", Role::Operate),
-    ("/v1/audits/differences/list", Role::Operate),
+    ("/v1/audits/get", Role::Observe),
+    ("/v1/audits/differences/list", Role::Observe),
     ("/v1/audits/differences/mark", Role::Operate),
     ("/v1/jobs/put", Role::Schedule),
     ("/v1/jobs/put-many", Role::Schedule),

@@ -2,6 +2,7 @@
 //! [`LedgerReader`](crate::LedgerReader) are the front, and say what each step means; the suite of
 //! `windfall-conformance` checks it on every database.
 
+use crate::acts::steps::{ActReads, ActSteps};
 use crate::archive::{ArchiveEntry, ArchiveFilter, Archived, Replay};
 use crate::chain::{Names, Page, Row, Seal, Unsealed};
 use crate::copies::{CopyKey, ListCopies, Listing, TakeCopies, TakenCopies, WrittenCopy};
@@ -56,7 +57,7 @@ pub(crate) trait Store: Debug + Send {
 }
 
 /// A transaction. The front calls nothing more after a step that failed, and drops it: rolled back.
-pub(crate) trait Transaction: Debug {
+pub(crate) trait Transaction: Debug + ActSteps {
     fn apply(&mut self, batch: &[Order<'_>], attempt: Attempt) -> Result<Vec<OrderOutcome>, LedgerError>;
 
     /// One payer for each order; the front has counted them.
@@ -129,7 +130,7 @@ pub(crate) trait Chain: Debug + Send {
 pub(crate) type Lines<'r> = Box<dyn Iterator<Item = Result<OrderLine, LedgerError>> + 'r>;
 
 /// The reads that a ledger offers.
-pub(crate) trait Read: Debug {
+pub(crate) trait Read: Debug + ActReads {
     fn lines(&self) -> Result<Lines<'_>, LedgerError>;
 
     fn balance(&self, user_id: i64, bonus_type: &str) -> Result<i64, LedgerError>;

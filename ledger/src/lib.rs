@@ -17,6 +17,8 @@
 //! - [`Reconciliation`] counts the contradictions in a ledger.
 //! - [`Sealer`] chains closed ranges of the journal by their hashes, and [`LedgerReader::verify`] finds what was changed since.
 //! - [`Auditor`] reconciles a ledger in use, in short steps, and keeps what it finds as rows.
+//! - [`Tx::propose_act`] and [`Tx::approve_act`] are what two operators do beside the ordinary course: settle what a payer
+//!   never answers, reverse, adjust, freeze.
 //! - [`Guard`] notices a ledger that went back in time (a stale standby, a restored backup) by a [`Mark`] that is kept
 //!   outside of the database.
 //!
@@ -49,6 +51,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod acts;
 mod anchor;
 mod archive;
 mod audit;
@@ -77,6 +80,9 @@ mod tx;
 mod verify;
 mod withdrawal;
 
+pub use acts::{
+    ActEnd, ActFilter, ActOutcome, Deed, Ended, Operator, Proposal, Proposed, StoredAct, Subject,
+};
 pub use anchor::{Anchor, AnchorError, FileAnchor};
 pub use archive::{ArchiveEntry, ArchiveFilter, Archived, Replay};
 pub use audit::{

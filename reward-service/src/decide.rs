@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use windfall_contract::accounts::{Reason, Status, StoredOrder, Withdrawal, WithdrawalOutcome};
 use windfall_contract::rewards::{Failed, GrantReply, Rejection};
 use windfall_ledger::{
-    ArchiveEntry, Attempt, Finish, HoldOutcome, Ledger, LedgerError, Order, OrderOutcome, Tx,
+    ArchiveEntry, Attempt, Finish, HoldOutcome, Ledger, LedgerError, Order, OrderOutcome, Subject, Tx,
 };
 
 /// A transaction in progress, over jobs of lifetime `'j`.
@@ -29,6 +29,8 @@ pub(crate) struct Done<'j> {
     pub credited: Vec<(i64, &'j str)>,
     /// The number of new entries in the archive.
     pub archived: u64,
+    /// Answers of payers that contradict what two operators had settled.
+    pub late_answers: u64,
 }
 
 impl<'l, 'j> Round<'l, 'j> {
@@ -232,7 +234,7 @@ impl<'l, 'j> Round<'l, 'j> {
         let numbers: Vec<_> = refused.iter().map(|order| (order.trade_no, reason)).collect();
         let released = self.tx.release(&numbers, self.now_ms)?;
         for (((event, why), order), finish) in settle.refused.iter().zip(&refused).zip(released) {
-            replies.push(self.refused(event, order, why, finish));
+            replies.push(self.refused(event, order, why, finish)?);
         }
         Ok(replies)
     }
@@ -282,6 +284,9 @@ impl<'l, 'j> Round<'l, 'j> {
             Some(why) => self.tx.give_back(&[(id, why)], self.now_ms)?,
         };
         let finish = finish.first().copied().unwrap_or(Finish::Unknown);
+        if finish == Finish::Otherwise && self.contradicts_settlement(end)? {
+            return Ok(finish);
+        }
         if end.refused.is_none() && finish == Finish::Otherwise {
             tracing::error!(id, "a withdrawal was paid out after it had been refused and given back");
             self.archive.push(ArchiveEntry {
@@ -293,6 +298,44 @@ impl<'l, 'j> Round<'l, 'j> {
             });
         }
         Ok(finish)
+    }
+
+    /// Whether a payer's answer to a withdrawal contradicts what two operators had settled. If so, it is noted.
+    fn contradicts_settlement(&mut self, end: &'j End) -> Result<bool, LedgerError> {
+        let id = end.id.as_str();
+        let Some(stored) = self.tx.withdrawal(id)? else { return Ok(false) };
+        let subject = Subject::Withdrawal { user_id: stored.withdrawal.user_id, id };
+        self.note_late(subject, id, end.refused.is_none())
+    }
+
+    /// Notes an answer that contradicts what two operators had settled: it pays nothing, and gives nothing back. False where
+    /// nobody has settled it so.
+    fn note_late(&mut self, subject: Subject<'_>, id: &'j str, paid: bool) -> Result<bool, LedgerError> {
+        let Some((_, act)) = self.tx.settled_by(subject)?.filter(|(settled_paid, _)| *settled_paid != paid)
+        else {
+            return Ok(false);
+        };
+        let (reason, detail) = if paid {
+            (
+                "paid_after_settlement",
+                format!("act {act} has settled it as not paid; its payer says that it has paid it"),
+            )
+        } else {
+            (
+                "refused_after_settlement",
+                format!("act {act} has settled it as paid; its payer says that it has not"),
+            )
+        };
+        tracing::error!(%subject, act, "a payer's answer contradicts what two operators have settled");
+        self.done.late_answers += 1;
+        self.archive.push(ArchiveEntry {
+            trade_no: Some(id),
+            payload: id.as_bytes(),
+            reason: reason.into(),
+            detail: detail.into(),
+            time_ms: self.now_ms,
+        });
+        Ok(true)
     }
 
     /// The order of an event that was reserved, read in the same way.
@@ -309,6 +352,10 @@ impl<'l, 'j> Round<'l, 'j> {
         finish: Finish,
     ) -> Result<GrantReply, LedgerError> {
         let trade_no = order.trade_no;
+        let subject = Subject::Order { activity: order.activity, trade_no };
+        if finish == Finish::Otherwise && self.note_late(subject, trade_no, true)? {
+            return Ok(GrantReply::Rejected(Rejection::Released));
+        }
         match finish {
             Finish::Done => return Ok(GrantReply::Credited),
             Finish::Before => return Ok(GrantReply::AlreadyCredited),
@@ -332,13 +379,21 @@ impl<'l, 'j> Round<'l, 'j> {
         }
     }
 
-    fn refused(&mut self, event: &'j Bytes, order: &Order<'j>, why: &str, finish: Finish) -> GrantReply {
+    fn refused(
+        &mut self,
+        event: &'j Bytes,
+        order: &Order<'j>,
+        why: &str,
+        finish: Finish,
+    ) -> Result<GrantReply, LedgerError> {
+        let Order { activity, trade_no, .. } = *order;
         // Credited meanwhile, for a call that was given up: then it must not be archived as well (I2).
         if finish == Finish::Otherwise {
-            return GrantReply::AlreadyCredited;
+            self.note_late(Subject::Order { activity, trade_no }, trade_no, false)?;
+            return Ok(GrantReply::AlreadyCredited);
         }
-        self.archive(Some(order.trade_no), event, Rejection::DownstreamRefused, why);
-        GrantReply::Rejected(Rejection::DownstreamRefused)
+        self.archive(Some(trade_no), event, Rejection::DownstreamRefused, why);
+        Ok(GrantReply::Rejected(Rejection::DownstreamRefused))
     }
 
     /// Archives events that a caller gave up, except for those of which a late copy has been credited meanwhile (I2).

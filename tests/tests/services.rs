@@ -194,6 +194,11 @@ fn who_may_do_what() {
         ("/v1/withdrawals/held", "operator"),
         ("/v1/ledger/mark", "operator"),
         ("/v1/ledger/accept", "operator"),
+        ("/v1/acts/propose", "operator"),
+        ("/v1/acts/list", "operator"),
+        ("/v1/acts/get", "operator"),
+        ("/v1/acts/approve", "operator"),
+        ("/v1/acts/refuse", "operator"),
         ("/v1/wallet/get", "wallet-front"),
         ("/v1/wallet/withdraw", "wallet-front"),
     ];

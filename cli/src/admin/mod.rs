@@ -2,6 +2,7 @@
 //! timers, jobs, capacity.
 
 pub mod access;
+mod acts;
 pub mod archive;
 mod ask;
 pub mod backfill;

@@ -6,7 +6,7 @@
 
 use crate::identity::Role;
 use windfall_proto::methods::{
-    ArchiveMethod, AuditsMethod, BackfillsMethod, JobsMethod, RewardsMethod, SendMethod, TimersMethod, TokensMethod,
+    ActsMethod, ArchiveMethod, AuditsMethod, BackfillsMethod, JobsMethod, RewardsMethod, SendMethod, TimersMethod, TokensMethod,
     WalletMethod,
 };
 
@@ -50,6 +50,14 @@ pub(super) const fn archive(method: ArchiveMethod) -> Role {
         ArchiveMethod::ReplayArchived | ArchiveMethod::ReleaseReserved | ArchiveMethod::AcceptLedger => {
             Role::Operate
         }
+    }
+}
+
+pub(super) const fn acts(method: ActsMethod) -> Role {
+    match method {
+        ActsMethod::ListActs | ActsMethod::GetAct => Role::Observe,
+        ActsMethod::ProposeAct => Role::Operate,
+        ActsMethod::ApproveAct | ActsMethod::RefuseAct => Role::Approve,
     }
 }
 

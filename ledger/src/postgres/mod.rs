@@ -20,6 +20,7 @@
 //! ([`LedgerError::Unknown`](crate::LedgerError::Unknown)): the callers ask again, and an order that was credited
 //! answers so (I1).
 
+mod acts;
 mod archive;
 mod audit;
 mod budget_keys;

@@ -4,7 +4,7 @@ use super::budget_keys::{cell, text};
 use super::link::Link;
 use super::session::Session;
 use super::shape::Shape;
-use super::{archive, chain, withdrawals};
+use super::{acts, archive, chain, withdrawals};
 use crate::archive::{ArchiveFilter, Archived, Replay};
 use crate::chain::{Names, Page, Row as Sealed, Seal, Unsealed};
 use crate::contract::{Lines, Read};
@@ -331,7 +331,8 @@ impl Read for Link {
 
     fn reconcile(&self) -> Result<Reconciliation, LedgerError> {
         self.at_one_moment(|session| {
-            reconcile::reconcile(|sql, columns| {
+            let has_acts = acts::are_there(session)?;
+            reconcile::reconcile(has_acts, |sql, columns| {
                 let rows = session.query_once(sql)?;
                 let row = rows.first().ok_or_else(|| LedgerError::Sql("a count is missing".into()))?;
                 (0..columns).map(|at| Ok(cell::<i64>(row, at)?.unsigned_abs())).collect()

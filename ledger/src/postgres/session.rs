@@ -51,6 +51,8 @@ pub(crate) struct Session {
     looked_at: Cell<Option<Instant>>,
     /// Whether the server does not say where its write-ahead log is; `None` before it was asked.
     hides_log: Cell<Option<bool>>,
+    /// Whether the tables of operators' acts were found.
+    has_acts: Cell<bool>,
     /// The number of this connection, which no other one of this process has.
     number: u64,
     _io: Io,
@@ -174,6 +176,7 @@ impl Session {
             went_back: Cell::new(false),
             looked_at: Cell::new(None),
             hides_log: Cell::new(None),
+            has_acts: Cell::new(false),
             number: COUNT.fetch_add(1, Ordering::Relaxed) + 1,
             _io: io,
         };
@@ -265,6 +268,16 @@ impl Session {
     /// Whether the server does not say where its write-ahead log is.
     pub fn hides_log(&self) -> bool {
         self.hides_log.get() == Some(true)
+    }
+
+    /// Whether the tables of operators' acts were found.
+    pub fn has_acts(&self) -> bool {
+        self.has_acts.get()
+    }
+
+    /// Notes whether the tables of operators' acts were found.
+    pub fn set_acts(&self, found: bool) {
+        self.has_acts.set(found);
     }
 
     /// Notes whether the server does not say where its write-ahead log is.

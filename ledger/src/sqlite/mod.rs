@@ -1,5 +1,6 @@
 //! The ledger in one SQLite file: one writer at a time, over all processes.
 
+mod acts;
 mod archive;
 mod audit;
 mod budget_keys;

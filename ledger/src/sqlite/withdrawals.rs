@@ -1,7 +1,7 @@
 //! Withdrawals: from a user's account to clearing, then to payout or back.
 
 use super::state::SqliteTx;
-use super::transfers;
+use super::{acts, transfers};
 use crate::error::LedgerError;
 use crate::journal::{Entry, Payout, USER};
 use crate::model::Finish;
@@ -84,6 +84,9 @@ impl SqliteTx<'_> {
         if let Some((stored, _)) = find(db, id)? {
             return Ok(stored.answer(asked));
         }
+        if acts::frozen(db, user_id)?.is_some() {
+            return Ok(HoldOutcome::Decided(WithdrawalOutcome::Frozen));
+        }
         let account = db
             .prepare_cached(
                 "SELECT a.asset, a.balance, a.last FROM names n JOIN accounts a ON a.asset = n.id \
@@ -137,7 +140,7 @@ impl SqliteTx<'_> {
 
     /// Appends a movement and moves its accounts. A user's account must be there, and the table's CHECK keeps it from
     /// going below 0.
-    fn record(&self, entry: &Entry<'_>) -> Result<(), LedgerError> {
+    pub(super) fn record(&self, entry: &Entry<'_>) -> Result<(), LedgerError> {
         let db = &self.ledger.db;
         if let Some(user_id) = entry.user {
             let changed = db

@@ -75,7 +75,7 @@ fn line(entry: &Archived) -> v1::ArchiveEntry {
 }
 
 /// The number of entries in a page.
-fn page_of(page_size: u32) -> Result<u32, Status> {
+pub(super) fn page_of(page_size: u32) -> Result<u32, Status> {
     match page_size {
         0 => Ok(PAGE_DEFAULT),
         1..=PAGE_MAX => Ok(page_size),
@@ -92,7 +92,7 @@ fn check_after(after: &str) -> Result<(), Status> {
 }
 
 /// The actor of a call. The key's name comes from the edge, so no caller acts in another's name.
-fn actor_of(caller: &Caller, actor: &str) -> Result<String, Status> {
+pub(super) fn actor_of(caller: &Caller, actor: &str) -> Result<String, Status> {
     check_text(actor, ACTOR_MAX_BYTES).map_err(|why| Status::invalid_argument(format!("actor {why}")))?;
     Ok(if actor.is_empty() { caller.name.to_string() } else { format!("{}: {actor}", caller.name) })
 }
