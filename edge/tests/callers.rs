@@ -36,7 +36,7 @@ const PATHS: [(&str, Role); 58] = [
     ("/v1/acts/list", Role::Observe),
     ("/v1/acts/get", Role::Observe),
     ("/v1/acts/approve", Role::Approve),
-    ("/v1/acts/refuse", Role::Approve),
+    ("/v1/acts/refuse", Role::Operate),
     ("/v1/wallet/get", Role::Verify),
     ("/v1/wallet/withdraw", Role::Withdraw),
     ("/v1/timers/add", Role::Schedule),

@@ -18,7 +18,7 @@ use windfall_token::{Algorithm, KeyFile};
 const OPERATOR: &str = "operator";
 
 /// Callers of a try-out: name, roles, whether it may name users, and what it is for.
-const CALLERS: [(&str, &str, bool, &str); 5] = [
+const CALLERS: [(&str, &str, bool, &str); 6] = [
     ("activity", r#"["send"]"#, false, "sends rewards"),
     (
         "wallet-front",
@@ -28,6 +28,7 @@ const CALLERS: [(&str, &str, bool, &str); 5] = [
     ),
     ("grants", r#"["grant"]"#, false, "grants without a queue"),
     (OPERATOR, r#"["operate"]"#, false, "archive, budgets, /metrics; signs in to the console"),
+    ("approver", r#"["observe", "approve"]"#, false, "the second person, who approves what the operator proposes"),
     ("scheduler", r#"["schedule"]"#, false, "adds timers, to the targets `hook` and `rewards`, and jobs"),
 ];
 

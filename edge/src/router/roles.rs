@@ -56,8 +56,9 @@ pub(super) const fn archive(method: ArchiveMethod) -> Role {
 pub(super) const fn acts(method: ActsMethod) -> Role {
     match method {
         ActsMethod::ListActs | ActsMethod::GetAct => Role::Observe,
-        ActsMethod::ProposeAct => Role::Operate,
-        ActsMethod::ApproveAct | ActsMethod::RefuseAct => Role::Approve,
+        // Who proposed an act may refuse it, too.
+        ActsMethod::ProposeAct | ActsMethod::RefuseAct => Role::Operate,
+        ActsMethod::ApproveAct => Role::Approve,
     }
 }
 

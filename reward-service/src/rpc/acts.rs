@@ -3,7 +3,7 @@
 use super::{archive, status};
 use crate::handle::RewardHandle;
 use tonic::{Request, Response, Status};
-use windfall_edge::{Call, Caller, Role};
+use windfall_edge::{Call, Caller};
 use windfall_ledger::{ActOutcome, Deed, Operator, StoredAct};
 use windfall_proto::order::{check_text, check_trade_no};
 use windfall_proto::v1;
@@ -19,7 +19,7 @@ const ACTOR_MAX_BYTES: usize = 64;
 /// The longest name of an activity, a scene or a bonus type that is looked for.
 const NAME_MAX_BYTES: usize = 128;
 
-/// Acts of two operators. Role: operate.
+/// Acts of two operators.
 #[derive(Clone)]
 pub struct ActsService {
     rewards: RewardHandle,

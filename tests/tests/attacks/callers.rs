@@ -28,7 +28,7 @@ const PATHS: [(&str, &str); 33] = [
     ("/v1/acts/propose", "operate"),
     ("/v1/acts/list", "operate"),
     ("/v1/acts/get", "operate"),
-    ("/v1/acts/approve", "operate"),
+    ("/v1/acts/approve", "approve"),
     ("/v1/acts/refuse", "operate"),
     ("/v1/timers/add", "schedule"),
     ("/v1/timers/add-batch", "schedule"),
