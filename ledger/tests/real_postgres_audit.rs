@@ -185,9 +185,13 @@ fn a_transaction_that_stays_open_holds_the_position_up_and_nothing_else() {
     let place = Place::new("audit_open");
     let mut ledger = place.ledger();
     budgets(&mut ledger);
+    // Of another activity, so that nobody waits for its locks.
+    let winter =
+        BudgetSet { activity: "winter", scene: "rain", bonus_type: "cash", total: 1_000_000, shards: 1 };
+    ledger.set_budgets(&[winter]).unwrap();
     let mut slow = place.ledger();
     let mut tx = slow.begin().unwrap();
-    tx.apply(&[order("slow", 1)], Attempt::Normal).unwrap();
+    tx.apply(&[Order { activity: "winter", ..order("slow", 99) }], Attempt::Normal).unwrap();
     work(&mut ledger, 1, 1);
     let mut auditor = place.auditor();
     while patient(|| auditor.increment(5)) != Increment::default() {}
