@@ -61,19 +61,19 @@ fn pays() -> String {
 }
 
 const ORDERS_WITHOUT_TRANSFER: &str = "
-SELECT count(*) FROM orders o LEFT JOIN transfers t ON t.id = o.paid_by AND t.reference = o.trade_no
+SELECT count(*) FROM orders o LEFT JOIN transfers t ON t.id = o.paid_by AND t.reference = o.order_key
 WHERE o.status = 1 AND t.id IS NULL";
 
 /// One pass over the transfers. An order names one transfer; any other of it is a second credit.
 fn paying_transfers() -> String {
     format!(
         "SELECT count(*),
-            count(*) FILTER (WHERE o.trade_no IS NULL OR o.status <> 1),
+            count(*) FILTER (WHERE o.order_key IS NULL OR o.status <> 1),
             count(*) FILTER (WHERE o.status = 1 AND o.paid_by <> t.id),
             count(*) FILTER (WHERE t.amount <> o.amount OR t.debit_holder <> o.program
                 OR (t.credit = {USER} AND t.credit_holder <> o.user_id)
                 OR (t.credit = {SETTLEMENT} AND coalesce(n.name, '') <> o.payer))
-        FROM transfers t LEFT JOIN orders o ON o.trade_no = t.reference
+        FROM transfers t LEFT JOIN orders o ON o.order_key = t.reference
         LEFT JOIN names n ON t.credit = {SETTLEMENT} AND n.id = t.credit_holder WHERE {}",
         pays()
     )
@@ -82,12 +82,12 @@ fn paying_transfers() -> String {
 /// What is pending of an order is its amount while it is reserved, and nothing afterwards.
 fn wrong_pending() -> String {
     format!(
-        "SELECT count(*) FROM (SELECT trade_no FROM (
-             SELECT trade_no, amount FROM orders WHERE status = 0
+        "SELECT count(*) FROM (SELECT order_key FROM (
+             SELECT order_key, amount FROM orders WHERE status = 0
              UNION ALL
              SELECT reference, CASE kind WHEN {PENDING} THEN -amount ELSE amount END
              FROM transfers WHERE kind IN ({PENDING}, {POST}, {VOID})
-         ) AS sides GROUP BY trade_no HAVING sum(amount) <> 0) AS wrong"
+         ) AS sides GROUP BY order_key HAVING sum(amount) <> 0) AS wrong"
     )
 }
 
@@ -129,9 +129,9 @@ fn wrong_withdrawals() -> String {
     let back = format!("m.credit = {USER}");
     let count = |what: &str| format!("sum(CASE WHEN {what} THEN 1 ELSE 0 END)");
     format!(
-        "SELECT count(*) FROM (SELECT w.id FROM withdrawals w LEFT JOIN transfers m ON m.reference = w.id
+        "SELECT count(*) FROM (SELECT w.withdrawal_key FROM withdrawals w LEFT JOIN transfers m ON m.reference = w.withdrawal_key
              AND (m.debit = {CLEARING} OR m.credit = {CLEARING})
-         GROUP BY w.id, w.status HAVING {} <> 1
+         GROUP BY w.withdrawal_key, w.status HAVING {} <> 1
              OR {} <> CASE WHEN w.status = {paid} THEN 1 ELSE 0 END
              OR {} <> CASE WHEN w.status = {refused} THEN 1 ELSE 0 END
              OR sum(CASE WHEN m.asset <> w.asset OR m.amount <> w.amount OR m.kind <> {DIRECT}
@@ -145,8 +145,8 @@ fn wrong_withdrawals() -> String {
 
 fn moves_without_withdrawal() -> String {
     format!(
-        "SELECT count(*) FROM transfers m LEFT JOIN withdrawals w ON w.id = m.reference
-         WHERE (m.debit = {CLEARING} OR m.credit = {CLEARING}) AND w.id IS NULL"
+        "SELECT count(*) FROM transfers m LEFT JOIN withdrawals w ON w.withdrawal_key = m.reference
+         WHERE (m.debit = {CLEARING} OR m.credit = {CLEARING}) AND w.withdrawal_key IS NULL"
     )
 }
 
@@ -200,11 +200,11 @@ fn wrong_budgets(column: &str, given: &str) -> String {
     )
 }
 
-/// Transfers that their order does not name, by order number: each is a second credit, or belongs to an order that is
+/// Transfers that their order does not name, by order key: each is a second credit, or belongs to an order that is
 /// not credited.
 pub(crate) fn extra_transfers() -> String {
     format!(
-        "SELECT t.reference, count(*) FROM transfers t LEFT JOIN orders o ON o.trade_no = t.reference
+        "SELECT t.reference, count(*) FROM transfers t LEFT JOIN orders o ON o.order_key = t.reference
          WHERE {} AND (o.paid_by IS NULL OR o.paid_by <> t.id) GROUP BY t.reference",
         pays()
     )

@@ -7,16 +7,16 @@
 
 use crate::decode;
 use crate::handle::{CallError, RewardHandle};
-use crate::job::{Decision, How};
+use crate::job::{Ask, Decision, How};
 use crate::payouts::STOPPED;
 use async_trait::async_trait;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use windfall_contract::accounts::Reason;
+use windfall_contract::accounts::{Reason, Status};
 use windfall_contract::rewards::{GrantReply, RetryReason};
-use windfall_ledger::{ArchiveEntry, Attempt, Finish, LedgerError, Replay, ReservedOrder};
+use windfall_ledger::{ArchiveEntry, Attempt, Finish, LedgerError, OrderId, Replay, ReservedOrder};
 use windfall_proto::event::EventRef;
 
 /// The queue in which events wait that are granted later.
@@ -171,7 +171,7 @@ impl AsyncGrants {
             }
         }
         // There was no answer in time: it may be reserved or not, and both are correct.
-        let weak = weak.unwrap_or_else(|_| vec![Decision::Ask(String::new()); places.weak.len()]);
+        let weak = weak.unwrap_or_else(|_| vec![Decision::Ask(Ask::default()); places.weak.len()]);
         for (at, decision) in places.weak.iter().zip(weak) {
             match decision {
                 // Only the queue holds it, for all we know (I2).
@@ -214,6 +214,14 @@ pub enum ReleaseError {
     /// There is no such order, or it has ended.
     #[error("order {0} is not reserved")]
     NotReserved(String),
+    /// Several activities have a reserved order with this number.
+    #[error("order {trade_no} is reserved in several activities: {}; name one", activities.join(", "))]
+    Ambiguous {
+        /// The order number.
+        trade_no: String,
+        /// The activities.
+        activities: Vec<String>,
+    },
     /// The call names no actor.
     #[error("a release needs the name of who asks for it")]
     NoActor,
@@ -235,7 +243,7 @@ impl RewardHandle {
         self.decide(&Arc::from(bonus_type), events, how).await
     }
 
-    /// Orders that have been reserved for at least this long, sorted by order number: those after `after`, 1 to 10,000
+    /// Orders that have been reserved for at least this long, sorted by their keys: those after the key `after`, 1 to 10,000
     /// of them. An order that awaits its event has a caller that died, or an event that still waits in a queue. An
     /// order that awaits its payer has a downstream that has not decided.
     ///
@@ -255,14 +263,24 @@ impl RewardHandle {
 
     /// Ends a reserved order on behalf of `actor`: its budget is free again, and the archive has an entry, with which
     /// it can be replayed. If its event comes after all, it is rejected and archived as well. One that a downstream
-    /// may have paid is asked for again by a replay, and credited then.
+    /// may have paid is asked for again by a replay, and credited then. `activity` may be left out where only one has such
+    /// an order.
     ///
     /// # Errors
     /// [`ReleaseError`].
-    pub async fn release(&self, trade_no: &str, actor: &str) -> Result<(), ReleaseError> {
+    pub async fn release(
+        &self,
+        activity: Option<&str>,
+        trade_no: &str,
+        actor: &str,
+    ) -> Result<(), ReleaseError> {
         if actor.trim().is_empty() {
             return Err(ReleaseError::NoActor);
         }
+        let activity = match activity {
+            Some(activity) => activity.to_owned(),
+            None => self.activity_of_reserved(trade_no).await?,
+        };
         let (own, who, now_ms) = (trade_no.to_owned(), actor.to_owned(), self.inner.clock.wall_ms());
         let guard = self.inner.guard.clone();
         let done = self.call(move |ledger| {
@@ -271,8 +289,9 @@ impl RewardHandle {
                 if tx.went_back() || guard.as_ref().is_some_and(|guard| guard.stops_payouts()) {
                     return Err(LedgerError::Unavailable(STOPPED.into()));
                 }
-                let Some(order) = tx.order(&own)? else { return Ok(false) };
-                if tx.release(&[(own.as_str(), Reason::Released)], now_ms)?.first() != Some(&Finish::Done) {
+                let id = OrderId { activity: &activity, trade_no: &own };
+                let Some(order) = tx.order(id)? else { return Ok(false) };
+                if tx.release(&[(id, Reason::Released)], now_ms)?.first() != Some(&Finish::Done) {
                     return Ok(false);
                 }
                 // All that is known of the event, so that a replay can grant it. In the transaction of the decision:
@@ -309,5 +328,21 @@ impl RewardHandle {
             })
         });
         if done.await? { Ok(()) } else { Err(ReleaseError::NotReserved(trade_no.to_owned())) }
+    }
+
+    /// The one activity that has a reserved order with this number.
+    async fn activity_of_reserved(&self, trade_no: &str) -> Result<String, ReleaseError> {
+        let own = trade_no.to_owned();
+        let found = self.read(move |reader| reader.orders_of_number(&own)).await?;
+        let reserved = found.into_iter().filter(|order| order.status == Status::Reserved);
+        let mut activities: Vec<String> = reserved.map(|order| order.activity).collect();
+        match (activities.pop(), activities.is_empty()) {
+            (None, _) => Err(ReleaseError::NotReserved(trade_no.to_owned())),
+            (Some(activity), true) => Ok(activity),
+            (Some(last), false) => {
+                activities.push(last);
+                Err(ReleaseError::Ambiguous { trade_no: trade_no.to_owned(), activities })
+            }
+        }
     }
 }

@@ -63,7 +63,7 @@ impl AsyncGrants {
             let now_ms = self.rewards().inner.clock.wall_ms();
             let page = self.rewards().reserved(again.after_ms, &after, PAGE).await?;
             let Some(last) = page.last() else { return Ok(done) };
-            after.clone_from(&last.order.trade_no);
+            after.clone_from(&last.order.key);
             done.waiting += page.len() as u64;
             let age =
                 |one: &ReservedOrder| u64::try_from(now_ms.saturating_sub(one.order.created_ms)).unwrap_or(0);

@@ -69,6 +69,9 @@ enum Ask {
         /// The orders' numbers
         #[arg(required = true)]
         trade_nos: Vec<String>,
+        /// Their activity; needed where several activities have a reserved order with such a number
+        #[arg(long, default_value = "")]
+        activity: String,
         /// Who asks for it; kept beside the name of the key
         #[arg(long, env = "USER", default_value = "")]
         actor: String,
@@ -176,9 +179,9 @@ async fn ask(client: &ArchiveClient, command: &Ask, json: bool) -> Result<Outcom
             show(&reply.orders, json);
             more(!reply.next_after.is_empty(), reply.next_after);
         }
-        Ask::Release { trade_nos, actor } => {
+        Ask::Release { trade_nos, activity, actor } => {
             for (done, trade_no) in trade_nos.iter().enumerate() {
-                match client.release(trade_no.clone(), actor.clone()).await {
+                match client.release(activity.clone(), trade_no.clone(), actor.clone()).await {
                     Ok(()) => println!("released {trade_no}"),
                     Err(error) => return after_some(done, error),
                 }

@@ -63,6 +63,7 @@ pub(super) fn of_replay(error: &ReplayError) -> Status {
 pub(super) fn of_release(error: &ReleaseError) -> Status {
     match error {
         ReleaseError::NotReserved(trade_no) => Status::not_found(format!("order {trade_no} is not reserved")),
+        ReleaseError::Ambiguous { .. } => Status::failed_precondition(error.to_string()),
         ReleaseError::NoActor => Status::invalid_argument("a release needs the name of who asks for it"),
         ReleaseError::Call(error) => of_call(error),
     }
