@@ -5,7 +5,8 @@
 - roles are those of the binary; ports, paths of probes and times to stop agree;
 - metrics in alerts are those of docs/services.md; dashboard_check.py does what concerns the dashboard;
 - each alert has a page of docs/runbook and a test in prometheus/alerts_test.yml; links, alerts, metrics and tests that the pages
-  name, and docs/upgrade.md, exist; with `promtool` installed it checks the alerts, runs their tests and parses the pages' queries;
+  name, and docs/upgrade.md and SECURITY.md, exist; with `promtool` installed it checks the alerts, runs their tests and parses the pages' queries;
+- users and rights in Redis and Kafka are those of the roles, and no file has a password;
 - systemd-analyze accepts the unit, where it is installed.
 
 Needs Python 3.11 and PyYAML (Debian: python3-yaml). Ends with 1 and says what is wrong.
@@ -170,9 +171,9 @@ def runbook():
         head = f"# {name}\n\nSeverity: {severity}. "
         expect(pages.get(name, head).startswith(head), f"docs/runbook/{name}.md does not begin with its name and severity")
     known = documented_metrics()
-    for path in [*RUNBOOK.glob("*.md"), ROOT / "docs/on-call.md", ROOT / "docs/upgrade.md"]:
+    for path in [*RUNBOOK.glob("*.md"), ROOT / "docs/on-call.md", ROOT / "docs/upgrade.md", ROOT / "SECURITY.md"]:
         page, where = path.read_text(), path.relative_to(ROOT)
-        for metric in re.findall(r"\bwindfall_[a-z_]+", page):
+        for metric in re.findall(r"\bwindfall_(?!writer\b|owner\b)[a-z_]+", page):
             is_known = metric in known or re.sub(r"_(?:bucket|count|sum)$", "", metric) in known
             expect(is_known, f"{where}: docs/services.md knows no metric {metric}")
         for alert in re.findall(r"\bWindfall[A-Z]\w+", page):
@@ -225,10 +226,30 @@ def kept_out():
         expect(folder in of_image, f"Containerfile.containerignore: {folder} is missing")
 
 
+def users():
+    """Each role that reaches a server has rights there, and the files with them have no passwords."""
+    acl = [line.split() for line in text("redis/users.acl").splitlines()]
+    expect(all(words[0] == "user" for words in acl), "users.acl: Redis takes lines of users alone")
+    expect(acl[0][1:3] == ["default", "off"], "users.acl: anybody is the default user")
+    for words in acl:
+        open_doors = [word for word in words if word in {"nopass", "allkeys", "+@all", "~*"} or word[0] in ">#"]
+        expect(not open_doors and "resetpass" in words, f"users.acl: {words[1]} has {open_doors}")
+    printed = run("acls.sh", "env", "DRY_RUN=1", "bash", str(HERE / "kafka/acls.sh"), "broker:9092", "admin.properties")
+    with_brokers = {role for role, work in helm_chart.work_of_the_roles().items() if work & {"sends", "consumes", "serves_grants", "schedules"}}
+    named = set(re.findall(r"User:windfall-([a-z-]+)", printed)) | {"serve"}
+    expect(named == with_brokers | {"serve"}, f"acls.sh: rights of {sorted(named)}, but {sorted(with_brokers)} use brokers")
+    group = re.search(r'pub const GROUP: &str = "(\w+)"', (ROOT / "cli/src/wiring/mod.rs").read_text()).group(1)
+    expect(f"--group {group} " in printed, f"acls.sh: the consumers' group is {group}")
+    in_compose = text("compose.yaml")
+    for user in [words[1] for words in acl[1:] if words[1] != "windfall-jobs"]:
+        expect(user in in_compose, f"compose.yaml: nobody is {user}")
+
+
 def main():
     roles = roles_of_the_binary()
     compose(roles)
     options()
+    users()
     helm_chart.check(expect, run, roles, drain_ms)
     monitoring()
     alert_tests()

@@ -171,8 +171,13 @@ class Chart:
         self.expect(budget == own["maxUnavailable"], f"{role}: its disruption budget is {budget}")
         self.expect(pod["terminationGracePeriodSeconds"] == GRACE_S, f"{role}: it is stopped too soon")
         self.expect(not pod["automountServiceAccountToken"], f"{role} has a token of Kubernetes")
-        for key in ["checksum/config", "checksum/access"]:
-            self.expect(len(template["metadata"]["annotations"].get(key, "")) == 64, f"{role} has no {key}")
+        is_live = self.values["secrets"]["live"]
+        for key, is_there in {"checksum/config": True, "checksum/access": not is_live}.items():
+            length = len(template["metadata"]["annotations"].get(key, ""))
+            self.expect(length == (64 if is_there else 0), f"{role}: {key} has {length} letters")
+        self.expect(not (is_live and "initContainers" in pod), f"{role} copies secrets, and so does not follow them")
+        paths = [mount for one in pod["containers"] for mount in one["volumeMounts"] if "subPath" in mount]
+        self.expect(not paths, f"{role}: what is mounted by a subPath never changes: {paths}")
         container = pod["containers"][0]
         self.expect(container["args"][0] == role, f"{role} runs {container['args']}")
         for probe, path in [("startupProbe", "live"), ("livenessProbe", "live"), ("readinessProbe", "ready")]:
@@ -201,7 +206,9 @@ class Chart:
         verifies, grants = {"serves_tokens", "serves_wallets"}, {"consumes", "serves_grants", "serves_wallets"}
         # A scheduler has an SDK where one of its targets sends rewards.
         may_seal_or_open = work & (verifies | {"sends", "schedules"})
-        files = set(secrets["shared"]) | ({"keys.toml"} if may_seal_or_open else set())
+        only_opens = secrets["verifierCopy"] and not work & {"sends", "schedules"}
+        ring = "verifier.toml" if only_opens else "keys.toml"
+        files = set(secrets["shared"]) | ({ring} if may_seal_or_open else set())
         files |= set(secrets["connectors"]) if work & grants else set()
         files |= {"jobs.token"} if role == "scheduler" else set()
         files |= {"console.key"} if role == "console" else set()
@@ -220,7 +227,8 @@ class Chart:
             self.expect("keys.toml" in mounted.get(secrets["files"], set()), "sdk-gateway has no key ring")
         for container in [*pod["containers"], *pod.get("initContainers", [])]:
             variables = {one["secretRef"]["name"] for one in container.get("envFrom", [])}
-            needed = {secrets["environment"], secrets["ledger"] if work & grants else ""}
+            needed = {secrets["environment"], secrets["ledger"] if work & grants or role == "auditor" else ""}
+            needed = {secrets["own"][role]} if role in secrets["own"] else needed
             self.expect(variables <= needed, f"{role} has the variables of {sorted(variables)}, which it does not need")
 
     def hooks(self):
@@ -268,12 +276,18 @@ def cases(expect, rendered):
     def kinds(case):
         return {one["kind"] for one in rendered[case]}
 
+    def files(case, name):
+        """What lies in /run/windfall: paths, and the keys of Secrets that they show."""
+        volume = [one for one in pod(case, name)["volumes"] if one["name"] == "run"]
+        sources = volume[0]["projected"]["sources"] if volume else []
+        return {item["path"]: item["key"] for one in sources for item in one["secret"]["items"]}
+
     def variables(case, name):
         return {one["name"]: one.get("value") for one in pod(case, name)["containers"][0]["env"]}
 
     digest = pod("minimal", "try-consumer")["containers"][0]["image"]
     expect(digest.startswith("registry.example.com/windfall@sha256:1"), f"minimal.yaml: the image is {digest}")
-    images = {one["image"] for one in [*pod("minimal", "try-wallet")["containers"], *pod("minimal", "try-wallet")["initContainers"]]}
+    images = {one["image"] for one in pod("minimal", "try-wallet")["containers"]}
     expect(images == {"registry.example.com/windfall:0.2.0"}, f"minimal.yaml: the wallet's images are {images}")
     expect(not kinds("minimal") & {"NetworkPolicy", "HorizontalPodAutoscaler", "Job", "Ingress"}, "minimal.yaml: more than it asks for")
     for role in ["consumer", "reward-service", "sdk-gateway", "scheduler"]:
@@ -282,9 +296,16 @@ def cases(expect, rendered):
         expect(own.get("WINDFALL_OPTION_SIGNING__UNSIGNED") == "refuse", f"signed.yaml: {role} takes what is not signed")
     for role in ["wallet", "token-service"]:
         expect("WINDFALL_OPTION_SIGNING__KEYS" not in variables("signed", f"try-{role}"), f"signed.yaml: {role} has signing keys")
-    copied = {role: str(pod("tls", f"try-{role}").get("initContainers", "")) for role in ["consumer", "token-service"]}
-    expect(all("/secrets/*" in command for command in copied.values()), "tls.yaml: a role has no file of the authority")
-    expect("initContainers" not in pod("autoscaling", "try-task-queue"), "autoscaling.yaml: task-queue gets files")
+    for role in ["consumer", "token-service"]:
+        expect("ca.pem" in files("tls", f"try-{role}"), f"tls.yaml: {role} has no file of the authority")
+    expect(not files("autoscaling", "try-task-queue"), "autoscaling.yaml: task-queue gets files")
+    expect(files("signed", "try-consumer").get("signing.toml") == "signing.toml", "signed.yaml: the consumer has no keys")
+    for role, key in {"token-service": "verifier.toml", "wallet": "verifier.toml", "sdk-gateway": "keys.toml"}.items():
+        found = files("own", f"try-{role}").get("keys.toml")
+        expect(found == key, f"own.yaml: the ring of {role} is {found}")
+    copied = {role: str(pod("copied", f"try-{role}").get("initContainers", "")) for role in ["consumer", "token-service"]}
+    expect(all("/secrets/*" in command for command in copied.values()), "copied.yaml: a role copies no files")
+    expect("/signing/signing.toml" in copied["consumer"], "copied.yaml: the consumer copies no signing keys")
     expect("ScaledObject" in kinds("autoscaling"), "autoscaling.yaml: nothing follows the lag")
     consumer, wallet = pod("everything", "try-consumer"), pod("everything", "try-wallet")
     expect("tolerations" not in consumer and len(wallet["tolerations"]) == 1, "everything.yaml: a role's own tolerations")
@@ -299,7 +320,7 @@ def cases(expect, rendered):
 
 
 def checksums(expect, run):
-    """Pods start anew when options, callers or Secrets change, and not when their number does."""
+    """Pods start anew when options or variables change, and not when callers do or their number does."""
 
     def annotations(*settings):
         objects = objects_in(render(expect, run, [flag for one in settings for flag in ("--set-string", one)]))
@@ -308,7 +329,8 @@ def checksums(expect, run):
 
     before = annotations()
     expect(bool(before), "the chart renders no pods")
-    for setting in ["config=drain_ms = 1", "access=# nobody", "secrets.revision=2"]:
+    expect(annotations("access=# nobody") == before, "other callers start pods anew, which follow them by themselves")
+    for setting in ["config=drain_ms = 1", "secrets.revision=2"]:
         after = annotations(setting)
         same = [name for name in before if before[name] == after.get(name)]
         expect(not same, f"{setting} does not start {same} anew")

@@ -38,8 +38,9 @@ enum Command {
     Demo(demo::DemoArgs),
     /// Consume for a running demo as a second process until Ctrl-C, so that partitions move here and back
     Join(demo::guest::JoinArgs),
-    /// Check the files of an earlier demo: compare the senders' own log with the ledger, the archive and the downstream system
-    Reconcile(demo::ReconcileArgs),
+    /// Reconcile: ask a running auditor what differs in the ledger (--server), or check the files of an earlier demo (--data):
+    /// compare the senders' own log with the ledger, the archive and the downstream system
+    Reconcile(admin::reconcile::ReconcileArgs),
     /// Run every service in one process: sending, consuming, granting, tokens, wallets and timers, by gRPC and HTTP on one
     /// port; the console; and task queues, if a pool of them is named
     Serve(services::ServeArgs),
@@ -59,6 +60,8 @@ enum Command {
     TaskQueue(services::ServiceArgs),
     /// Run the console: operators' web page over the services that its options name. `serve` has it too
     Console(services::ServiceArgs),
+    /// Run the auditor: reconcile the ledger all the time, beside the processes that write it
+    Auditor(services::ServiceArgs),
     /// Run a paying system to try connectors on; it moves no real money
     FakeDownstream(services::FakeArgs),
     /// Make keys for the callers of the services
@@ -117,6 +120,7 @@ impl Command {
                 | Self::SdkGateway(_)
                 | Self::TaskQueue(_)
                 | Self::Console(_)
+                | Self::Auditor(_)
                 | Self::Scheduler(admin::backfill::SchedulerArgs { command: None, .. })
         )
     }
@@ -136,7 +140,7 @@ fn main() -> ExitCode {
     let outcome = match &cli.command {
         Command::Demo(args) => demo::demo(args),
         Command::Join(args) => demo::guest::join(args),
-        Command::Reconcile(args) => demo::reconcile(args),
+        Command::Reconcile(args) => admin::reconcile::run(args),
         Command::Serve(args) => services::serve(args, &cli.log),
         Command::TokenService(args) => services::run(Role::TokenService, args, &cli.log),
         Command::RewardService(args) => services::run(Role::RewardService, args, &cli.log),
@@ -149,6 +153,7 @@ fn main() -> ExitCode {
         },
         Command::TaskQueue(args) => services::run(Role::TaskQueue, args, &cli.log),
         Command::Console(args) => services::run(Role::Console, args, &cli.log),
+        Command::Auditor(args) => services::run(Role::Auditor, args, &cli.log),
         Command::FakeDownstream(args) => services::fake_downstream(args),
         Command::Access(command) => admin::access::run(command).map(|()| Outcome::Clean),
         Command::Keys(command) => admin::keys::run(command).map(|()| Outcome::Clean),

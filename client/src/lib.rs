@@ -3,7 +3,7 @@
 //! - [`GatewayClient`] sends rewards through a gateway and implements [`SendBonus`], as the SDK does: moving from one
 //!   to the other is a change of the constructor.
 //! - [`TokensClient`], [`WalletClient`], [`RewardsClient`], [`ArchiveClient`], [`TimersClient`], [`JobsClient`] and
-//!   [`BackfillsClient`] are the other services' calls, each with an error that says what to do next.
+//!   [`BackfillsClient`] and [`AuditsClient`] are the other services' calls, each with an error that says what to do next.
 //! - [`TimerDelays`] keeps events that a consumer is to grant long after now, as timers that send them as rewards.
 //! - [`FiredIds`] is for the other end of a timer: it recognises a timer that is delivered again.
 //! - [`ClientOptions`]: the endpoints, the key or certificate, the time-outs and the number of attempts.
@@ -39,7 +39,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod acts;
 mod archive;
+mod audits;
 mod backfills;
 mod error;
 mod gateway;
@@ -54,7 +56,9 @@ mod tokens;
 mod user;
 mod wallet;
 
+pub use acts::ActsClient;
 pub use archive::ArchiveClient;
+pub use audits::AuditsClient;
 pub use backfills::BackfillsClient;
 pub use error::{CallError, WithdrawError};
 pub use gateway::GatewayClient;

@@ -53,9 +53,9 @@ impl Inner {
             return gateway::call(&self.upstreams, path, request, &signed_in.session.key).await;
         }
         // What stands behind these has the same role in the APIs: `/metrics`, and the rules that `windfall rules` shows.
-        if !signed_in.caller.roles.has(Role::Operate) {
+        if !signed_in.caller.roles.has(Role::Observe) {
             return Err(Refused::forbidden(
-                "this page needs the role `operate`, which your key does not have",
+                "this page needs the role `observe`, which your key does not have",
             ));
         }
         match path {

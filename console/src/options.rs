@@ -58,7 +58,7 @@ pub struct ConsoleOptions {
     /// The time-out of one call of a service, ms. 100 to 60,000, default 10,000.
     pub call_timeout_ms: u64,
     /// The file of the console's own access key, with which it reads the metrics of `services`; its caller needs the role
-    /// `operate`. Default: none; then `services` must be empty.
+    /// `observe`. Default: none; then `services` must be empty.
     pub key_file: Option<PathBuf>,
     /// The services of the fleet. Default: none, which is right for `windfall serve`: the console shows its own process.
     pub services: Vec<ServiceAt>,

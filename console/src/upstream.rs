@@ -146,7 +146,7 @@ impl Upstream {
         let called = called.map_err(|error| error.to_string())?;
         if called.status != StatusCode::OK {
             return Err(format!(
-                "it answers {} to /metrics; the console's key needs the role operate",
+                "it answers {} to /metrics; the console's key needs the role observe",
                 called.status
             ));
         }

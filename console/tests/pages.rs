@@ -91,6 +91,7 @@ async fn nothing_that_sends_or_withdraws_or_grants_without_an_archived_event_can
         "/v1/rewards/grant",
         "/v1/wallet/withdraw",
         "/v1/ledger/accept",
+        "/v1/acts/approve",
         "/metrics",
         "/v1/tokens/../wallet/withdraw",
         "//v1/tokens/list",

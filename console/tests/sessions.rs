@@ -44,7 +44,7 @@ async fn a_session_begins_with_a_key_and_ends_with_a_sign_out() {
     assert!(cookie.contains("; HttpOnly") && cookie.contains("; SameSite=Strict"), "{cookie}");
     assert!(!cookie.contains("Secure") && !cookie.contains(&running.keys.operate.text), "{cookie}");
     let who = browser.get("/console/api/session").await.json();
-    assert_eq!((&who["name"], &who["roles"]), (&json!("operator"), &json!(["operate"])));
+    assert_eq!((&who["name"], &who["roles"]), (&json!("operator"), &json!(["observe", "operate"])));
     assert!(!who.to_string().contains(&running.keys.operate.text), "the key never comes back");
     assert_eq!(running.console.sessions(), 1);
 

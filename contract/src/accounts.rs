@@ -37,6 +37,8 @@ pub enum WithdrawalOutcome {
     },
     /// The user's id was used for another type or amount; before schema version 6 also another user's. Nothing was changed.
     Conflict,
+    /// Two operators have frozen the user. Nothing was kept; the id may be used again when they have thawed the user.
+    Frozen,
 }
 
 /// Why an order was rejected.
@@ -114,6 +116,10 @@ pub enum FlowKind {
     Return,
     /// A bonus that its downstream has paid. No balance contains it.
     Settled,
+    /// A bonus that two operators took back from the balance, or money that they took from it.
+    TakenBack,
+    /// A bonus that its downstream had paid, and has got back. No balance contained it.
+    SettledTakenBack,
 }
 
 /// One line of a user's account.

@@ -345,6 +345,16 @@ ROWS = [
                     ("max(windfall_ledger_mark_age_seconds)", "compared, s ago"),
                 ],
             ),
+            (
+                "The auditor",
+                "Differences that nobody has resolved; seconds since the ledger was compared with its transfers.",
+                "short",
+                [
+                    ("max by (kind, state) (windfall_audit_differences)", "{{kind}}, {{state}}"),
+                    ("min(windfall_audit_age_seconds)", "compared, s ago"),
+                    ("max(windfall_audit_unread)", "unread transfers"),
+                ],
+            ),
         ],
     ),
     (

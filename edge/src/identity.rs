@@ -5,33 +5,60 @@ use std::fmt;
 use std::sync::Arc;
 use tonic::Status;
 
-/// A right of a caller.
+/// A right of a caller. Which method needs which stands in `router/roles.rs` alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Role {
     /// Send rewards.
     Send,
-    /// List and verify a user's tokens, see and empty a user's wallet.
+    /// List and verify a user's tokens, see a user's wallet.
     Verify,
     /// Grant rewards.
     Grant,
-    /// Look into the archive and replay from it, see budgets and metrics.
+    /// Change what operators change: replay from the archive, release what is reserved, start backfills. It includes
+    /// [`Observe`](Self::Observe).
     Operate,
     /// Add, change, cancel and list timers; the same of jobs and their runs.
     Schedule,
+    /// Pay a user's balance out.
+    Withdraw,
+    /// See metrics, the archive, orders, budgets and what has not ended; change nothing.
+    Observe,
+    /// Agree, as the second person, to what another one has asked for. No other role includes it.
+    Approve,
 }
 
 impl Role {
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::Send, Self::Verify, Self::Grant, Self::Operate, Self::Schedule];
+    pub const ALL: [Self; 8] = [
+        Self::Send,
+        Self::Verify,
+        Self::Withdraw,
+        Self::Grant,
+        Self::Schedule,
+        Self::Observe,
+        Self::Operate,
+        Self::Approve,
+    ];
 
     /// Its name, as in access files.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Send => "send",
             Self::Verify => "verify",
+            Self::Withdraw => "withdraw",
             Self::Grant => "grant",
-            Self::Operate => "operate",
             Self::Schedule => "schedule",
+            Self::Observe => "observe",
+            Self::Operate => "operate",
+            Self::Approve => "approve",
+        }
+    }
+
+    /// The role that includes this one: who may change may also look.
+    const fn included_in(self) -> Option<Self> {
+        match self {
+            Self::Observe => Some(Self::Operate),
+            _ => None,
         }
     }
 
@@ -51,9 +78,19 @@ impl fmt::Display for Role {
 pub struct Roles(u8);
 
 impl Roles {
-    /// Whether the role is among them.
+    /// Whether the role is among them, or included in one that is.
     pub const fn has(self, role: Role) -> bool {
-        self.0 & role.bit() != 0
+        let wider = match role.included_in() {
+            Some(wider) => wider.bit(),
+            None => 0,
+        };
+        self.0 & (role.bit() | wider) != 0
+    }
+
+    /// These roles and one more.
+    #[must_use]
+    pub const fn and(self, role: Role) -> Self {
+        Self(self.0 | role.bit())
     }
 }
 

@@ -9,7 +9,7 @@ use crate::metrics::Metrics;
 use crate::openapi::{self, OpenApiError, Served};
 use crate::pages::MountedPages;
 use crate::refusal::{Reason, Refusal, Transport, code_name, json_response};
-use crate::router::{GrpcHandler, Route, Router, grpc};
+use crate::router::{GrpcHandler, Route, Router, grpc, roles};
 use crate::trace;
 use bytes::Bytes;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE, EXPECT, HeaderMap};
@@ -17,7 +17,7 @@ use http::{Method, Request, Response, StatusCode, Version};
 use http_body::Body as _;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -64,6 +64,8 @@ pub(crate) struct RequestPipeline {
     by_http_path: HashMap<&'static str, Arc<Route>>,
     by_grpc_path: HashMap<String, Arc<Route>>,
     openapi: Bytes,
+    /// The apps whose callers are served; every app where there is no list.
+    tenants: Option<Arc<BTreeSet<String>>>,
     pages: Option<MountedPages>,
     places: Arc<Semaphore>,
     room: BodyRoom,
@@ -116,6 +118,7 @@ impl RequestPipeline {
             by_http_path,
             by_grpc_path,
             openapi: openapi.into(),
+            tenants: router.tenants(),
             pages,
         })
     }
@@ -200,11 +203,13 @@ impl RequestPipeline {
             }
             Target::OpenApi => {
                 check_method(request, Method::GET)?;
+                self.check_tenant(&call)?;
                 Ok(json_response(StatusCode::OK, self.openapi.clone()))
             }
             Target::Metrics => {
                 check_method(request, Method::GET)?;
-                check_role(&call, Role::Operate)?;
+                self.check_tenant(&call)?;
+                check_role(&call, roles::METRICS)?;
                 self.metrics
                     .response()
                     .map_err(|_| Refusal::new(Reason::Broken, "a metric cannot be written"))
@@ -245,6 +250,7 @@ impl RequestPipeline {
     ) -> Result<Response<Body>, Refusal> {
         let (parts, body) = take(waiting, |request| {
             check_method(request, Method::POST)?;
+            self.check_tenant(&call)?;
             check_role(&call, route.role)?;
             check_media(transport, request.headers())
         })?;
@@ -285,6 +291,18 @@ impl RequestPipeline {
             Some(Target::Ready) => self.health.ready_response(),
             _ => self.health.live_response(),
         })
+    }
+
+    /// Whether the caller's app is served here at all: a caller of another one gets nothing, whatever its roles.
+    fn check_tenant(&self, call: &Call) -> Result<(), Refusal> {
+        let tenant = &*call.caller.tenant;
+        match &self.tenants {
+            Some(served) if !served.contains(tenant) => {
+                let what = format!("the app `{tenant}` is not served here");
+                Err(Refusal::new(Reason::OtherTenant, what))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn target(&self, path: &str, transport: Transport) -> Option<Target<'_>> {

@@ -107,6 +107,7 @@ pub(crate) enum Reason {
     BadUser,
     UserNotAllowed,
     UsersUnavailable,
+    OtherTenant,
     NoRole,
     NoRoute,
     Method,
@@ -130,6 +131,7 @@ impl Reason {
             Self::BadUser => "bad_user",
             Self::UserNotAllowed => "user_not_allowed",
             Self::UsersUnavailable => "users_unavailable",
+            Self::OtherTenant => "other_tenant",
             Self::NoRole => "no_role",
             Self::NoRoute => "no_route",
             Self::Method => "method",
@@ -152,7 +154,9 @@ impl Reason {
                 (StatusCode::SERVICE_UNAVAILABLE, Code::Unavailable)
             }
             Self::NoCaller | Self::BadUser => (StatusCode::UNAUTHORIZED, Code::Unauthenticated),
-            Self::UserNotAllowed | Self::NoRole => (StatusCode::FORBIDDEN, Code::PermissionDenied),
+            Self::UserNotAllowed | Self::OtherTenant | Self::NoRole => {
+                (StatusCode::FORBIDDEN, Code::PermissionDenied)
+            }
             Self::NoRoute => (StatusCode::NOT_FOUND, Code::Unimplemented),
             Self::Method => (StatusCode::METHOD_NOT_ALLOWED, Code::Unimplemented),
             Self::MediaType | Self::Encoding => (StatusCode::UNSUPPORTED_MEDIA_TYPE, Code::Unimplemented),

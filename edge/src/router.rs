@@ -3,6 +3,7 @@
 //! This is the one place where services are mounted. The lists of their methods are generated from the `.proto` files
 //! ([`windfall_proto::methods`]): a method that has no HTTP path here does not compile.
 
+pub(crate) mod roles;
 mod shape;
 
 use crate::identity::{Call, Role};
@@ -23,10 +24,12 @@ use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::Service;
 use windfall_proto::methods::{
-    self, ArchiveMethod, BackfillsMethod, JobsMethod, Method, Mount, RewardsMethod, SendMethod, TimersMethod,
-    TokensMethod, WalletMethod,
+    self, ActsMethod, ArchiveMethod, AuditsMethod, BackfillsMethod, JobsMethod, Method, Mount, RewardsMethod, SendMethod,
+    TimersMethod, TokensMethod, WalletMethod,
 };
+use windfall_proto::v1::acts_server::{Acts, ActsServer};
 use windfall_proto::v1::archive_server::{Archive, ArchiveServer};
+use windfall_proto::v1::audits_server::{Audits, AuditsServer};
 use windfall_proto::v1::backfills_server::{Backfills, BackfillsServer};
 use windfall_proto::v1::jobs_server::{Jobs, JobsServer};
 use windfall_proto::v1::rewards_server::{Rewards, RewardsServer};
@@ -60,7 +63,6 @@ pub(crate) struct Route {
     pub(crate) method: &'static str,
     pub(crate) http_path: &'static str,
     pub(crate) role: Role,
-    tenants: Option<Arc<BTreeSet<String>>>,
     json: JsonHandler,
     grpc: GrpcHandler,
 }
@@ -80,7 +82,7 @@ impl Router {
         Self { tenants: Some(Arc::new(tenants.into_iter().collect())), ..Self::default() }
     }
 
-    /// Mounts sending. Role: send.
+    /// Mounts sending.
     #[must_use]
     pub fn send<S: SendService>(self, service: Arc<S>) -> Self {
         let server = SendServer::from_arc(Arc::clone(&service)).max_decoding_message_size(usize::MAX);
@@ -88,12 +90,12 @@ impl Router {
             SendMethod::SendBonus => "/v1/bonuses/send",
             SendMethod::SendBonusBatch => "/v1/bonuses/send-batch",
         };
-        let mut mounting = Mounting { router: self, service, role: Role::Send, path, grpc: grpc(server) };
+        let mut mounting = Mounting { router: self, service, role: roles::send, path, grpc: grpc(server) };
         methods::send(&mut mounting);
         mounting.router
     }
 
-    /// Mounts users' tokens. Role: verify.
+    /// Mounts users' tokens.
     #[must_use]
     pub fn tokens<S: Tokens>(self, service: Arc<S>) -> Self {
         let server = TokensServer::from_arc(Arc::clone(&service)).max_decoding_message_size(usize::MAX);
@@ -101,12 +103,12 @@ impl Router {
             TokensMethod::ListTokens => "/v1/tokens/list",
             TokensMethod::VerifyTokens => "/v1/tokens/verify",
         };
-        let mut mounting = Mounting { router: self, service, role: Role::Verify, path, grpc: grpc(server) };
+        let mut mounting = Mounting { router: self, service, role: roles::tokens, path, grpc: grpc(server) };
         methods::tokens(&mut mounting);
         mounting.router
     }
 
-    /// Mounts grants. Role: grant.
+    /// Mounts grants.
     #[must_use]
     pub fn rewards<S: Rewards>(self, service: Arc<S>) -> Self {
         let server = RewardsServer::from_arc(Arc::clone(&service)).max_decoding_message_size(usize::MAX);
@@ -115,12 +117,12 @@ impl Router {
             RewardsMethod::GrantBatch => "/v1/rewards/grant-batch",
             RewardsMethod::GrantAsync => "/v1/rewards/grant-async",
         };
-        let mut mounting = Mounting { router: self, service, role: Role::Grant, path, grpc: grpc(server) };
+        let mut mounting = Mounting { router: self, service, role: roles::rewards, path, grpc: grpc(server) };
         methods::rewards(&mut mounting);
         mounting.router
     }
 
-    /// Mounts the archive, the budgets, and the orders and withdrawals that have not ended. Role: operate.
+    /// Mounts the archive, the budgets, and the orders and withdrawals that have not ended.
     #[must_use]
     pub fn archive<S: Archive>(self, service: Arc<S>) -> Self {
         let server = ArchiveServer::from_arc(Arc::clone(&service)).max_decoding_message_size(usize::MAX);
@@ -136,12 +138,28 @@ impl Router {
             ArchiveMethod::GetLedgerMark => "/v1/ledger/mark",
             ArchiveMethod::AcceptLedger => "/v1/ledger/accept",
         };
-        let mut mounting = Mounting { router: self, service, role: Role::Operate, path, grpc: grpc(server) };
+        let mut mounting = Mounting { router: self, service, role: roles::archive, path, grpc: grpc(server) };
         methods::archive(&mut mounting);
         mounting.router
     }
 
-    /// Mounts users' wallets. Role: verify.
+    /// Mounts acts of two operators.
+    #[must_use]
+    pub fn acts<S: Acts>(self, service: Arc<S>) -> Self {
+        let server = ActsServer::from_arc(Arc::clone(&service)).max_decoding_message_size(usize::MAX);
+        let path = |method| match method {
+            ActsMethod::ProposeAct => "/v1/acts/propose",
+            ActsMethod::ListActs => "/v1/acts/list",
+            ActsMethod::GetAct => "/v1/acts/get",
+            ActsMethod::ApproveAct => "/v1/acts/approve",
+            ActsMethod::RefuseAct => "/v1/acts/refuse",
+        };
+        let mut mounting = Mounting { router: self, service, role: roles::acts, path, grpc: grpc(server) };
+        methods::acts(&mut mounting);
+        mounting.router
+    }
+
+    /// Mounts users' wallets.
     #[must_use]
     pub fn wallet<S: Wallet>(self, service: Arc<S>) -> Self {
         let server = WalletServer::from_arc(Arc::clone(&service)).max_decoding_message_size(usize::MAX);
@@ -149,12 +167,12 @@ impl Router {
             WalletMethod::GetWallet => "/v1/wallet/get",
             WalletMethod::Withdraw => "/v1/wallet/withdraw",
         };
-        let mut mounting = Mounting { router: self, service, role: Role::Verify, path, grpc: grpc(server) };
+        let mut mounting = Mounting { router: self, service, role: roles::wallet, path, grpc: grpc(server) };
         methods::wallet(&mut mounting);
         mounting.router
     }
 
-    /// Mounts timers. Role: schedule.
+    /// Mounts timers.
     #[must_use]
     pub fn timers<S: Timers>(self, service: Arc<S>) -> Self {
         let server = TimersServer::from_arc(Arc::clone(&service)).max_decoding_message_size(usize::MAX);
@@ -169,12 +187,12 @@ impl Router {
             TimersMethod::ListDead => "/v1/timers/dead/list",
             TimersMethod::EndDead => "/v1/timers/dead/end",
         };
-        let mut mounting = Mounting { router: self, service, role: Role::Schedule, path, grpc: grpc(server) };
+        let mut mounting = Mounting { router: self, service, role: roles::timers, path, grpc: grpc(server) };
         methods::timers(&mut mounting);
         mounting.router
     }
 
-    /// Mounts backfills of timers. Role: operate.
+    /// Mounts backfills of timers.
     #[must_use]
     pub fn backfills<S: Backfills>(self, service: Arc<S>) -> Self {
         let server = BackfillsServer::from_arc(Arc::clone(&service)).max_decoding_message_size(usize::MAX);
@@ -183,12 +201,27 @@ impl Router {
             BackfillsMethod::GetBackfill => "/v1/backfills/get",
             BackfillsMethod::CancelBackfill => "/v1/backfills/cancel",
         };
-        let mut mounting = Mounting { router: self, service, role: Role::Operate, path, grpc: grpc(server) };
+        let mut mounting =
+            Mounting { router: self, service, role: roles::backfills, path, grpc: grpc(server) };
         methods::backfills(&mut mounting);
         mounting.router
     }
 
-    /// Mounts jobs. Role: schedule.
+    /// Mounts the auditor of a ledger.
+    #[must_use]
+    pub fn audits<S: Audits>(self, service: Arc<S>) -> Self {
+        let server = AuditsServer::from_arc(Arc::clone(&service)).max_decoding_message_size(usize::MAX);
+        let path = |method| match method {
+            AuditsMethod::GetAudit => "/v1/audits/get",
+            AuditsMethod::ListDifferences => "/v1/audits/differences/list",
+            AuditsMethod::MarkDifference => "/v1/audits/differences/mark",
+        };
+        let mut mounting = Mounting { router: self, service, role: roles::audits, path, grpc: grpc(server) };
+        methods::audits(&mut mounting);
+        mounting.router
+    }
+
+    /// Mounts jobs.
     #[must_use]
     pub fn jobs<S: Jobs>(self, service: Arc<S>) -> Self {
         let server = JobsServer::from_arc(Arc::clone(&service)).max_decoding_message_size(usize::MAX);
@@ -213,7 +246,7 @@ impl Router {
             JobsMethod::Report => "/v1/jobs/runs/report",
             JobsMethod::Preview => "/v1/jobs/preview",
         };
-        let mut mounting = Mounting { router: self, service, role: Role::Schedule, path, grpc: grpc(server) };
+        let mut mounting = Mounting { router: self, service, role: roles::jobs, path, grpc: grpc(server) };
         methods::jobs(&mut mounting);
         mounting.router
     }
@@ -231,6 +264,11 @@ impl Router {
     pub(crate) fn routes(&self) -> &[Arc<Route>] {
         &self.routes
     }
+
+    /// The apps whose callers are served; every app where there is no list.
+    pub(crate) fn tenants(&self) -> Option<Arc<BTreeSet<String>>> {
+        self.tenants.clone()
+    }
 }
 
 impl fmt::Debug for Router {
@@ -246,8 +284,7 @@ impl Route {
 
     /// Calls a method over HTTP/JSON; a body that is refused here never becomes a message.
     pub(crate) fn answer_json(&self, call: Call, body: Bytes) -> Answer<Response<Body>> {
-        let served = self.check_tenant(&call);
-        if let Err(refused) = served.and_then(|()| shape::check_json(&body).map_err(refusal)) {
+        if let Err(refused) = shape::check_json(&body).map_err(refusal) {
             return Box::pin(async move { status_response(refused) });
         }
         let mut request = tonic::Request::new(());
@@ -261,29 +298,17 @@ impl Route {
         call: Call,
         mut request: http::Request<Full<Bytes>>,
     ) -> Answer<Response<Body>> {
-        let served = self.check_tenant(&call);
         request.extensions_mut().insert(call);
         let handler = Arc::clone(&self.grpc);
         Box::pin(async move {
             let (parts, body) = request.into_parts();
             // Whole already, so this waits for nothing and copies nothing.
             let Ok(body) = body.collect().await.map(Collected::to_bytes);
-            match served.and_then(|()| shape::check_grpc(&body).map_err(refusal)) {
+            match shape::check_grpc(&body).map_err(refusal) {
                 Ok(()) => handler(http::Request::from_parts(parts, Full::new(body))).await,
                 Err(refused) => refused.into_http(),
             }
         })
-    }
-
-    /// Whether the caller's app is served here at all.
-    fn check_tenant(&self, call: &Call) -> Result<(), Status> {
-        let tenant = &*call.caller.tenant;
-        match &self.tenants {
-            Some(served) if !served.contains(tenant) => {
-                Err(Status::permission_denied(format!("the app `{tenant}` is not served here")))
-            }
-            _ => Ok(()),
-        }
     }
 }
 
@@ -296,7 +321,7 @@ fn refusal(shape: BadShape) -> Status {
 struct Mounting<S, M> {
     router: Router,
     service: Arc<S>,
-    role: Role,
+    role: fn(M) -> Role,
     path: fn(M) -> &'static str,
     grpc: GrpcHandler,
 }
@@ -313,8 +338,7 @@ impl<S: Send + Sync + 'static, M: Method> Mount<S, M> for Mounting<S, M> {
             service: M::SERVICE,
             method: method.name(),
             http_path,
-            role: self.role,
-            tenants: self.router.tenants.clone(),
+            role: (self.role)(method),
             json: json(Arc::clone(&self.service), call),
             grpc: Arc::clone(&self.grpc),
         };

@@ -5,7 +5,7 @@
 mod fixture;
 
 use fixture::http::{JSON, bearer, channel, get, post, request, with};
-use fixture::{Keys, options, start, start_with, until};
+use fixture::{Keys, options, start, start_of_one_app, start_with, until};
 use std::fs;
 use tonic::Code;
 use windfall_contract::Clock;
@@ -14,7 +14,7 @@ use windfall_proto::v1;
 use windfall_proto::v1::send_client::SendClient;
 use windfall_proto::v1::tokens_client::TokensClient;
 
-const PATHS: [(&str, Role); 50] = [
+const PATHS: [(&str, Role); 58] = [
     ("/v1/bonuses/send", Role::Send),
     ("/v1/bonuses/send-batch", Role::Send),
     ("/v1/tokens/list", Role::Verify),
@@ -22,18 +22,23 @@ const PATHS: [(&str, Role); 50] = [
     ("/v1/rewards/grant", Role::Grant),
     ("/v1/rewards/grant-batch", Role::Grant),
     ("/v1/rewards/grant-async", Role::Grant),
-    ("/v1/archive/list", Role::Operate),
-    ("/v1/archive/get", Role::Operate),
+    ("/v1/archive/list", Role::Observe),
+    ("/v1/archive/get", Role::Observe),
     ("/v1/archive/replay", Role::Operate),
-    ("/v1/budgets/list", Role::Operate),
-    ("/v1/reserved/list", Role::Operate),
+    ("/v1/budgets/list", Role::Observe),
+    ("/v1/reserved/list", Role::Observe),
     ("/v1/reserved/release", Role::Operate),
-    ("/v1/orders/get", Role::Operate),
-    ("/v1/withdrawals/held", Role::Operate),
-    ("/v1/ledger/mark", Role::Operate),
+    ("/v1/orders/get", Role::Observe),
+    ("/v1/withdrawals/held", Role::Observe),
+    ("/v1/ledger/mark", Role::Observe),
     ("/v1/ledger/accept", Role::Operate),
+    ("/v1/acts/propose", Role::Operate),
+    ("/v1/acts/list", Role::Observe),
+    ("/v1/acts/get", Role::Observe),
+    ("/v1/acts/approve", Role::Approve),
+    ("/v1/acts/refuse", Role::Operate),
     ("/v1/wallet/get", Role::Verify),
-    ("/v1/wallet/withdraw", Role::Verify),
+    ("/v1/wallet/withdraw", Role::Withdraw),
     ("/v1/timers/add", Role::Schedule),
     ("/v1/timers/add-batch", Role::Schedule),
     ("/v1/timers/update", Role::Schedule),
@@ -44,8 +49,11 @@ const PATHS: [(&str, Role); 50] = [
     ("/v1/timers/dead/list", Role::Schedule),
     ("/v1/timers/dead/end", Role::Schedule),
     ("/v1/backfills/start", Role::Operate),
-    ("/v1/backfills/get", Role::Operate),
+    ("/v1/backfills/get", Role::Observe),
     ("/v1/backfills/cancel", Role::Operate),
+    ("/v1/audits/get", Role::Observe),
+    ("/v1/audits/differences/list", Role::Observe),
+    ("/v1/audits/differences/mark", Role::Operate),
     ("/v1/jobs/put", Role::Schedule),
     ("/v1/jobs/put-many", Role::Schedule),
     ("/v1/jobs/get", Role::Schedule),
@@ -67,6 +75,11 @@ const PATHS: [(&str, Role); 50] = [
     ("/v1/jobs/preview", Role::Schedule),
 ];
 
+/// Who may change what operators change may also look at it; no other role includes one.
+fn includes(role: Role, needed: Role) -> bool {
+    role == needed || (role, needed) == (Role::Operate, Role::Observe)
+}
+
 #[tokio::test]
 async fn a_key_reaches_the_paths_of_its_role_and_no_other() {
     let running = start(options(), "", Clock::system()).await;
@@ -74,7 +87,7 @@ async fn a_key_reaches_the_paths_of_its_role_and_no_other() {
     for (path, needed) in PATHS {
         for role in Role::ALL {
             let reply = post(address, path, running.keys.of(role), "{}").await;
-            if role != needed {
+            if !includes(role, needed) {
                 assert_eq!(
                     (reply.status, reply.code().as_str()),
                     (403, "PERMISSION_DENIED"),
@@ -88,6 +101,110 @@ async fn a_key_reaches_the_paths_of_its_role_and_no_other() {
             }
         }
     }
+}
+
+/// What an access file of the release before gives its callers, it gives them still: each path by the role that it needed
+/// then.
+#[tokio::test]
+async fn an_access_file_of_the_release_before_still_reaches_what_it_reached() {
+    let keys = Keys::mint();
+    let text = keys.access_text().replace("version = 2\n", "");
+    let access = windfall_edge::Access::parse(&text).unwrap();
+    let running = start_with(options(), keys, AccessSource::fixed(access, Clock::system()).unwrap()).await;
+    let address = running.server.address();
+    for (path, needed) in PATHS.iter().filter(|(path, _)| *path != "/v1/tokens/list") {
+        let before = match needed {
+            Role::Observe => Role::Operate,
+            Role::Withdraw => Role::Verify,
+            same => *same,
+        };
+        let reply = post(address, path, running.keys.of(before), "{}").await;
+        assert_eq!(reply.status, 200, "{before} {path} {reply:?}");
+    }
+    assert_eq!(get(address, "/metrics", running.keys.of(Role::Operate)).await.status, 200);
+}
+
+/// The paths that a server answers, with the role that its own document names.
+fn paths_and_roles(document: &serde_json::Value) -> Vec<(String, String, String)> {
+    let paths = document["paths"].as_object().unwrap();
+    paths
+        .iter()
+        .map(|(path, item)| {
+            let of = |name: &str| item["post"][name].as_str().unwrap().to_owned();
+            let role =
+                of("description").rsplit_once("\n\nRole: ").unwrap().1.trim_end_matches('.').to_owned();
+            (path.clone(), of("operationId").replace('_', "/"), role)
+        })
+        .collect()
+}
+
+/// The calls and their roles in the documentation are those that are served.
+#[tokio::test]
+async fn the_documentation_lists_every_call_with_its_role() {
+    const BEGIN: &str = "<!-- calls: made from the code; `WINDFALL_WRITE_DOCS=1` writes it anew -->\n";
+    const END: &str = "<!-- end of calls -->\n";
+    let running = start(options(), "", Clock::system()).await;
+    let document = get(running.server.address(), "/openapi.json", &running.keys.send.text).await.json();
+    let calls = paths_and_roles(&document);
+    let known: std::collections::BTreeMap<&str, &str> =
+        PATHS.iter().map(|(path, role)| (*path, role.name())).collect();
+    assert_eq!(known.len(), calls.len());
+    let mut expected = String::from("| HTTP (POST) | gRPC method | role of the caller |\n|---|---|---|\n");
+    for (path, method, role) in &calls {
+        assert_eq!(known.get(path.as_str()), Some(&role.as_str()), "{path}");
+        expected.push_str(&format!("| `{path}` | `{method}` | {role} |\n"));
+    }
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/services.md");
+    let text = fs::read_to_string(file).unwrap();
+    let (before, rest) = text.split_once(BEGIN).expect("docs/services.md has no list of calls");
+    let (found, after) = rest.split_once(END).expect("the list of calls has no end");
+    if std::env::var_os("WINDFALL_WRITE_DOCS").is_some() {
+        fs::write(file, format!("{before}{BEGIN}{expected}{END}{after}")).unwrap();
+        return;
+    }
+    assert!(found == expected, "docs/services.md has\n{found}\nand the code\n{expected}");
+}
+
+/// A caller of an app that is not served here gets nothing, whatever its roles: on every method that is mounted, on both
+/// transports, and on what is no method.
+#[tokio::test]
+async fn a_caller_of_another_app_reaches_nothing() {
+    let (keys, foreign) = (Keys::mint(), mint_key().unwrap());
+    let roles: Vec<&str> = Role::ALL.iter().map(|role| role.name()).collect();
+    let text = format!(
+        "{}[[caller]]\nname = \"stranger\"\ntenant = \"elsewhere\"\nroles = {roles:?}\nmay_name_users = true\n\
+         timers_of = [\"windfall\"]\nkey_sha256 = \"{}\"\n",
+        keys.access_text(),
+        foreign.sha256
+    );
+    let access = windfall_edge::Access::parse(&text).unwrap();
+    let running = start_of_one_app(keys, AccessSource::fixed(access, Clock::system()).unwrap()).await;
+    let address = running.server.address();
+    let document = get(address, "/openapi.json", &running.keys.send.text).await.json();
+    let calls = paths_and_roles(&document);
+    assert_eq!(calls.len(), PATHS.len(), "every method of every service is mounted");
+    let key = bearer(&foreign.text);
+    let headers = [("authorization", key.as_str()), ("x-windfall-user", "42"), JSON];
+    let channel = channel(address).await;
+    for (path, method, _) in &calls {
+        let reply = request(address, "POST", path, &headers, "{}").await;
+        assert_eq!((reply.status, reply.code().as_str()), (403, "PERMISSION_DENIED"), "{path}");
+        let mut grpc = tonic::client::Grpc::new(channel.clone());
+        grpc.ready().await.unwrap();
+        let path = format!("/windfall.v1.{method}").parse().unwrap();
+        let asked = with((), &headers[..2]);
+        let codec = tonic_prost::ProstCodec::<(), ()>::default();
+        let refused = grpc.unary(asked, path, codec).await.unwrap_err();
+        assert_eq!(refused.code(), Code::PermissionDenied, "{method}");
+        assert!(refused.message().contains("is not served here"), "{refused}");
+    }
+    for path in ["/metrics", "/openapi.json"] {
+        let reply = get(address, path, &foreign.text).await;
+        assert_eq!((reply.status, reply.code().as_str()), (403, "PERMISSION_DENIED"), "{path}");
+    }
+    assert!(running.fake.calls.lock().is_empty(), "no service has seen a call");
+    let refused = running.metric("windfall_edge_refused_calls_total{reason=\"other_tenant\"}");
+    assert_eq!(refused, (2 * PATHS.len() + 2) as f64);
 }
 
 #[tokio::test]
@@ -111,12 +228,12 @@ async fn grpc_has_the_same_roles() {
             (Role::Send, send.err()),
             (Role::Verify, verify.err()),
             (Role::Grant, grant.err()),
-            (Role::Operate, list.err()),
-            (Role::Verify, wallet.err()),
+            (Role::Observe, list.err()),
+            (Role::Withdraw, wallet.err()),
             (Role::Schedule, timers.err()),
         ];
         for (needed, error) in codes {
-            let expected = (role != needed).then_some(Code::PermissionDenied);
+            let expected = (!includes(role, needed)).then_some(Code::PermissionDenied);
             assert_eq!(error.map(|error| error.code()), expected, "{role} where {needed} is needed");
         }
     }
@@ -173,10 +290,11 @@ async fn without_a_good_key_nothing_answers_but_health() {
 }
 
 #[tokio::test]
-async fn metrics_are_for_operators_and_the_document_for_any_caller() {
+async fn metrics_are_for_who_observes_and_the_document_for_any_caller() {
     let running = start(options(), "", Clock::system()).await;
     let address = running.server.address();
     assert_eq!(get(address, "/metrics", &running.keys.send.text).await.status, 403);
+    assert_eq!(get(address, "/metrics", &running.keys.observe.text).await.status, 200);
     let metrics = get(address, "/metrics", &running.keys.operate.text).await;
     assert!(metrics.header("content-type").unwrap().starts_with("application/openmetrics-text"));
     assert!(

@@ -244,6 +244,49 @@ async fn renewed_certificates_are_in_force_and_wrong_ones_are_not() {
     assert!(connect(&running, &old, None, b"http/1.1").await.is_err());
 }
 
+/// As Kubernetes replaces a mounted Secret, with calls on new connections all the while: none fails.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn certificates_behind_a_link_that_is_swapped_are_taken_over_under_load() {
+    let (old, new, clients) = (Authority::new(), Authority::new(), Authority::new());
+    let folder = tempfile::tempdir().unwrap();
+    let mut mount = windfall_tests::Mount::new(&folder.path().join("tls"));
+    let publish = |mount: &mut windfall_tests::Mount, own: &Authority| {
+        let server = own.issue(dns("localhost"));
+        let (cert, key) = (server.cert_pem.clone().into_bytes(), server.key.serialize_pem().into_bytes());
+        mount.publish(&[("tls.crt", cert), ("tls.key", key), ("ca.crt", clients.pem.clone().into_bytes())]);
+    };
+    publish(&mut mount, &old);
+    let tls = TlsOptions {
+        cert_file: mount.file("tls.crt"),
+        key_file: mount.file("tls.key"),
+        client_ca_file: Some(mount.file("ca.crt")),
+        client_crl_file: None,
+        client_cert_required: true,
+    };
+    let running = start(ServeOptions { tls: Some(tls), ..options() }, NAMED, Clock::system()).await;
+    let client = clients.issue(dns("rain.test"));
+    // Who trusts both authorities is never refused.
+    let call = async || {
+        let stream = match connect(&running, &old, Some(&client), b"http/1.1").await {
+            Ok(stream) => stream,
+            Err(_) => connect(&running, &new, Some(&client), b"http/1.1").await.unwrap(),
+        };
+        assert_eq!(send(stream, &[]).await.status, 200);
+    };
+    call().await;
+    publish(&mut mount, &new);
+    until_long("the new certificate is in force", async || {
+        call().await;
+        connect(&running, &new, Some(&client), b"http/1.1").await.is_ok()
+    })
+    .await;
+    assert!(connect(&running, &old, Some(&client), b"http/1.1").await.is_err());
+    assert_eq!(running.metric("windfall_edge_certificates_refused_total"), 0.0, "no half of it was seen");
+    // The same again: the name of the folder is another one each time.
+    publish(&mut mount, &old);
+    until_long("and back", async || connect(&running, &old, Some(&client), b"http/1.1").await.is_ok()).await;
+}
+
 #[tokio::test]
 async fn http2_is_chosen_by_alpn_and_plain_text_is_no_tls() {
     let (own, clients) = (Authority::new(), Authority::new());

@@ -69,6 +69,11 @@ pub(crate) enum Kind {
     Other,
 }
 
+/// The shard in a number, whether or not the store has so many.
+pub(crate) fn shard_bits(number: u64) -> u16 {
+    u16::try_from(number & ((1 << SHARD_BITS) - 1)).unwrap_or(0)
+}
+
 /// Typed access to a store of entries.
 pub(crate) struct Book {
     store: Arc<dyn EntryStore>,
@@ -101,7 +106,7 @@ impl Book {
 
     /// The shard that a number names; `None` where it is no number of this store.
     pub fn shard_of(&self, number: u64) -> Option<Shard> {
-        let shard = u16::try_from(number & ((1 << SHARD_BITS) - 1)).ok()?;
+        let shard = shard_bits(number);
         (shard < self.store.shards()).then_some(Shard(shard))
     }
 

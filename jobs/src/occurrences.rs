@@ -4,7 +4,7 @@
 //! the next occurrence is added, and only then the scheduler is told that this one is done. So a process that dies on any line
 //! between them leaves a task that fires again, finds the occurrence decided, and adds the next one.
 
-use crate::book::{Kept, group, put_run, put_state};
+use crate::book::{Kept, group, put_run, put_state, shard_bits};
 use crate::core::{Core, priority_of};
 use crate::definition::{Definition, JobNumber, Priority};
 use crate::outbox::{Door, Room, Ticket};
@@ -22,6 +22,8 @@ use windfall_contract::entries::{Applied, EntryError, EntryGroup, Expect};
 const CONFLICTS_MAX: usize = 5;
 /// Occurrences that are decided together.
 const TOGETHER_MAX: usize = 500;
+/// Occurrences of one shard that are decided by one change of the store: more would hold up others there, and save little.
+const OF_SHARD_MAX: usize = 128;
 
 /// An occurrence of a job, as its due task carries it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,10 +45,34 @@ impl Occurrence {
         (payload.len() == 24).then_some(occurrence)
     }
 
-    /// One task per occurrence waits at a time.
+    /// One task per occurrence waits at a time. The tasks of all jobs of a shard lie in one shard of the scheduler: they are
+    /// read, decided and added together, and each call of a store costs as much as many more tasks of it.
+    ///
+    /// The scheduler takes the shard from a CRC-32C of the tenant and the key, which is linear. So four bytes behind the
+    /// occurrence make the sums of two keys differ by the numbers of their shards alone, whatever the tenant is.
     pub fn key(&self) -> Option<TaskKey> {
-        TaskKey::new(&self.encode()).ok()
+        let name = self.encode();
+        // What the name makes of a register of zeros.
+        let sum = !crc32c::crc32c_append(u32::MAX, &name);
+        let shard = u32::from(shard_bits(self.job.0));
+        let end = (sum ^ before_four_bytes(shard)).to_le_bytes();
+        TaskKey::new(&[&name[..], &end[..]].concat()).ok()
     }
+}
+
+/// The register of a CRC-32C that four bytes of zeros turn into this one.
+const fn before_four_bytes(mut register: u32) -> u32 {
+    const POLYNOMIAL: u32 = 0x82f6_3b78;
+    let mut bit = 0;
+    while bit < 32 {
+        // Of a polynomial with this bit only what was odd has it.
+        register = match register >> 31 {
+            0 => register << 1,
+            _ => ((register ^ POLYNOMIAL) << 1) | 1,
+        };
+        bit += 1;
+    }
+    register
 }
 
 /// What the scheduler fires occurrences at.
@@ -77,10 +103,10 @@ impl Core {
         }
         // All tasks of a call are of one tenant.
         let door = Door::First(batch.first().map_or(Priority::Normal, |one| priority_of(&one.tenant)));
-        let mut shards: FuturesUnordered<_> = by_shard
-            .into_iter()
-            .map(|(shard, occurrences)| Deciding::new(self, shard, door).run(occurrences))
-            .collect();
+        let parts =
+            by_shard.iter().flat_map(|(shard, all)| all.chunks(OF_SHARD_MAX).map(|part| (*shard, part)));
+        let mut shards: FuturesUnordered<_> =
+            parts.map(|(shard, part)| Deciding::new(self, shard, door).run(part.to_vec())).collect();
         let mut next = Vec::new();
         while let Some(decided) = shards.next().await {
             for (place, fired) in decided.fired {
@@ -269,5 +295,38 @@ impl<'a> Deciding<'a> {
         let (number, run) = run?;
         self.core.stats.started_late(now_ms.saturating_sub(run.due_ms));
         Some(Ticket { number, run, version, definition, begun_ns })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    fn occurrence(job: u64, due_ms: u64) -> Occurrence {
+        Occurrence { job: JobNumber(job), version: 1_800_000_000_000_000 + job, due_ms }
+    }
+
+    #[test]
+    fn due_tasks_of_a_shard_of_jobs_lie_in_one_shard_of_the_scheduler() {
+        for (tenant, shards) in [(1, 64), (7, 64), (2, 16), (3, 1_024), (4, 61)] {
+            let of = |job, due_ms| occurrence(job, due_ms).key().unwrap().shard(tenant, shards);
+            let mut used = BTreeSet::new();
+            for shard in 0..64 {
+                let first = of(shard, 1_000);
+                for counter in 1..50 {
+                    assert_eq!(of((counter << 10) | shard, 1_000 * counter), first);
+                }
+                used.insert(first);
+            }
+            assert_eq!(used.len(), usize::from(shards.min(64)), "each shard of the scheduler has its part");
+        }
+    }
+
+    #[test]
+    fn each_occurrence_has_a_key_of_its_own() {
+        let keys: BTreeSet<_> =
+            (0..100).flat_map(|job| (0..100).map(move |due_ms| occurrence(job, due_ms).key())).collect();
+        assert_eq!(keys.len(), 10_000);
     }
 }

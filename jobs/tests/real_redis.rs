@@ -549,3 +549,28 @@ async fn what_changes_cost() {
         cpu * 1e6 / groups
     );
 }
+
+/// The user of the shipped file does its work with the rights there, and reaches no keys of others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs real servers: ./dev test runs it"]
+async fn the_shipped_user_suffices_and_reaches_no_other_keys() {
+    let server = single().await;
+    redis_nodes::give_users(server.url()).await;
+    let options = RedisEntriesOptions {
+        username: Some("windfall-jobs".into()),
+        password: Some(redis_nodes::PASSWORD.into()),
+        call_timeout_ms: 20_000,
+        connect_timeout_ms: 20_000,
+        ..RedisEntriesOptions::at(server.url())
+    };
+    let failed = entries::run(&Redis { name: "redis", options }).await;
+    assert!(failed.is_empty(), "{failed:#?}");
+    redis_nodes::refuses(server.url(), "windfall-jobs", redis_nodes::FOR_NO_USER).await;
+    let others: [&[&str]; 4] = [
+        &["HMGET", "windfall:tokens:1", "a"],
+        &["HMGET", "{wf:0000}:s", "a"],
+        &["HMGET", "{wfq:0000}:s", "a"],
+        &["EVAL", "return redis.call('HGET', KEYS[1], 'a')", "1", "windfall:tokens:1"],
+    ];
+    redis_nodes::refuses(server.url(), "windfall-jobs", &others).await;
+}

@@ -59,7 +59,7 @@ pub fn read(path: &Path, make: &'static str) -> Result<Zeroizing<String>, KeyFil
     // Asked of the open file, not of the path, which may name another one by then.
     let metadata = file.metadata().map_err(|source| io("examine", path, source))?;
     let mode = metadata.mode() & 0o777;
-    if mode & 0o077 != 0 {
+    if is_exposed(mode, metadata.uid(), rustix::process::geteuid().as_raw()) {
         return Err(KeyFileError::Exposed { path: path.to_owned(), mode });
     }
     if metadata.len() > FILE_MAX_BYTES {
@@ -71,6 +71,14 @@ pub fn read(path: &Path, make: &'static str) -> Result<Zeroizing<String>, KeyFil
     file.take(FILE_MAX_BYTES).read_to_end(&mut text).map_err(|source| io("read", path, source))?;
     let text = std::str::from_utf8(&text).map_err(|_| KeyFileError::damaged(path, "not UTF-8"))?;
     Ok(Zeroizing::new(text.to_owned()))
+}
+
+/// Whether others than its owner may read a file with this mode. One of root's that its group may read, and do no more with,
+/// is the service's own that is of that group: so Kubernetes mounts a Secret, and a service that cannot be given the file itself
+/// follows it while it runs. To root it says nothing.
+const fn is_exposed(mode: u32, owner: u32, reader: u32) -> bool {
+    let is_mounted_for_group = owner == 0 && reader != 0 && mode & 0o037 == 0;
+    mode & 0o077 != 0 && !is_mounted_for_group
 }
 
 /// Writes a key file where there is none. The caller holds its lock.
@@ -189,5 +197,32 @@ fn missing_or_io(path: &Path, make: &'static str, source: std::io::Error) -> Key
     match source.kind() {
         ErrorKind::NotFound => KeyFileError::Missing { path: path.to_owned(), make },
         _ => io("open", path, source),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_exposed;
+
+    #[test]
+    fn a_file_of_roots_may_be_mounted_for_a_group() {
+        const SERVICE: u32 = 10_001;
+        for (mode, owner, reader, is) in [
+            (0o600, SERVICE, SERVICE, false),
+            (0o400, 0, 0, false),
+            // As a Secret is mounted with fsGroup.
+            (0o440, 0, SERVICE, false),
+            (0o640, 0, SERVICE, false),
+            (0o440, 0, 0, true),
+            (0o440, SERVICE, SERVICE, true),
+            (0o640, SERVICE, SERVICE, true),
+            (0o440, SERVICE + 1, SERVICE, true),
+            (0o444, 0, SERVICE, true),
+            (0o460, 0, SERVICE, true),
+            (0o450, 0, SERVICE, true),
+            (0o604, 0, SERVICE, true),
+        ] {
+            assert_eq!(is_exposed(mode, owner, reader), is, "{mode:03o} of {owner} read by {reader}");
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Files of secret keys: a key ring on disk, whatever its keys are for.
 //!
-//! - [`read`] reads a file that its owner alone may read, [`write_new`] and [`replace`] write one as a whole: a reader,
+//! - [`read`] reads a file that its owner alone may read (or, if it is root's, a group), [`write_new`] and [`replace`] write one as a whole: a reader,
 //!   or a crash, sees the old content or the new one.
 //! - [`Lock`] keeps a second writer out.
 //! - [`text`] frames the content: a title, a format number, and a digest of all that follows, so that a file that was cut

@@ -153,6 +153,26 @@ impl Shards {
         left == 0
     }
 
+    /// Takes back what was given out, from this shard first. False where less than `amount` was given out at all: nothing is
+    /// changed then.
+    pub fn take_back(&mut self, hash: u64, amount: i64) -> bool {
+        let used: i128 = self.shards.iter().map(|shard| i128::from(shard.used)).sum();
+        if self.shards.is_empty() || used < i128::from(amount) {
+            return false;
+        }
+        let own = self.pick(hash);
+        let mut left = amount;
+        for at in std::iter::once(own).chain((0..self.shards.len()).filter(|at| *at != own)) {
+            let part = self.shards[at].used.min(left);
+            if part > 0 {
+                self.shards[at].used -= part;
+                self.changed[at] = true;
+                left -= part;
+            }
+        }
+        left == 0
+    }
+
     /// Spreads a new total evenly over `count` shards; what is used and reserved fills them from the first. The
     /// total never falls below that (I4); returns the one that holds.
     pub fn reset(&mut self, total: i64, count: usize) -> i64 {

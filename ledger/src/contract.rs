@@ -2,8 +2,10 @@
 //! [`LedgerReader`](crate::LedgerReader) are the front, and say what each step means; the suite of
 //! `windfall-conformance` checks it on every database.
 
+use crate::acts::steps::{ActReads, ActSteps};
 use crate::archive::{ArchiveEntry, ArchiveFilter, Archived, Replay};
 use crate::chain::{Names, Page, Row, Seal, Unsealed};
+use crate::copies::{CopyKey, ListCopies, Listing, TakeCopies, TakenCopies, WrittenCopy};
 use crate::error::{LedgerError, OpenError};
 use crate::guard::Guard;
 use crate::guarded::{Acceptance, Accepted, Beat};
@@ -45,10 +47,18 @@ pub(crate) trait Store: Debug + Send {
     fn beat(&mut self, count: bool) -> Result<Option<Beat>, LedgerError>;
 
     fn accept(&mut self, acceptance: &Acceptance) -> Result<Accepted, LedgerError>;
+
+    fn list_copies(&mut self, how: &ListCopies) -> Result<Listing, LedgerError>;
+
+    fn copy_keys(&mut self) -> Result<Vec<CopyKey>, LedgerError>;
+
+    fn take_copies(&mut self, which: &TakeCopies<'_>) -> Result<TakenCopies, LedgerError>;
+
+    fn note_copies(&mut self, written: &[WrittenCopy<'_>]) -> Result<(), LedgerError>;
 }
 
 /// A transaction. The front calls nothing more after a step that failed, and drops it: rolled back.
-pub(crate) trait Transaction: Debug {
+pub(crate) trait Transaction: Debug + ActSteps {
     fn apply(&mut self, batch: &[Order<'_>], attempt: Attempt) -> Result<Vec<OrderOutcome>, LedgerError>;
 
     /// One payer for each order; the front has counted them.
@@ -132,7 +142,7 @@ pub(crate) trait Chain: Debug + Send {
 pub(crate) type Lines<'r> = Box<dyn Iterator<Item = Result<OrderLine, LedgerError>> + 'r>;
 
 /// The reads that a ledger offers.
-pub(crate) trait Read: Debug {
+pub(crate) trait Read: Debug + ActReads {
     fn lines(&self) -> Result<Lines<'_>, LedgerError>;
 
     fn balance(&self, user_id: i64, bonus_type: &str) -> Result<i64, LedgerError>;

@@ -30,6 +30,8 @@ pub(crate) enum Kind {
     Post,
     /// Gives up what was held.
     Void,
+    /// Takes back what an earlier entry moved.
+    Reversal,
 }
 
 impl Kind {
@@ -39,12 +41,13 @@ impl Kind {
             Self::Pending => PENDING,
             Self::Post => POST,
             Self::Void => VOID,
+            Self::Reversal => REVERSAL,
         }
     }
 
     /// Whether it changes balances.
     pub const fn moves(self) -> bool {
-        matches!(self, Self::Direct | Self::Post)
+        matches!(self, Self::Direct | Self::Post | Self::Reversal)
     }
 }
 
@@ -56,7 +59,7 @@ pub(crate) const PENDING: i64 = 1;
 pub(crate) const POST: i64 = 2;
 /// `transfers.kind` of one that gives a pending one up.
 pub(crate) const VOID: i64 = 3;
-/// `transfers.kind` of one that takes back what an earlier one moved. Nothing writes it yet; sums count it.
+/// `transfers.kind` of one that takes back what an earlier one moved.
 pub(crate) const REVERSAL: i64 = 4;
 
 /// An account of one asset.
@@ -71,11 +74,11 @@ impl Account {
         Self { kind: USER, holder: user_id }
     }
 
-    const fn budget(budget_key: i64) -> Self {
+    pub const fn budget(budget_key: i64) -> Self {
         Self { kind: BUDGET, holder: budget_key }
     }
 
-    const fn funding(activity: i64) -> Self {
+    pub const fn funding(activity: i64) -> Self {
         Self { kind: FUNDING, holder: activity }
     }
 
@@ -135,6 +138,8 @@ impl Entry<'_> {
 /// What an entry between accounts of these kinds is to the user in whose statement it stands.
 pub(crate) const fn flow_kind(debit: i64, credit: i64) -> FlowKind {
     match (debit, credit) {
+        (USER, BUDGET | FUNDING) => FlowKind::TakenBack,
+        (SETTLEMENT, BUDGET) => FlowKind::SettledTakenBack,
         (USER, _) => FlowKind::Withdrawal,
         (CLEARING, _) => FlowKind::Return,
         (_, SETTLEMENT) => FlowKind::Settled,

@@ -54,9 +54,22 @@ pub fn payer_key(order: &StoredOrder) -> String {
     }
 }
 
-/// The order number, or the withdrawal's id, of a key.
+/// The order number, or the withdrawal's id, of a key; of the reference of an act its name.
 pub(crate) fn number_of(key: &str) -> &str {
-    key.split_once(SEPARATOR).map_or(key, |(number, _)| number)
+    match key.split_once(SEPARATOR) {
+        None => key,
+        Some(("", act)) => act,
+        Some((number, _)) => number,
+    }
+}
+
+/// What the reference of each transfer that belongs to an act alone begins with. No key begins with a space, since no number
+/// and no id is empty.
+pub(crate) const ACT: &str = " act ";
+
+/// The reference of transfers that belong to an act alone.
+pub(crate) fn act_reference(act: i64) -> String {
+    format!("{ACT}{act}")
 }
 
 /// Whether it is a key of before version 6: the number or the id alone.
@@ -88,6 +101,9 @@ mod tests {
         assert_ne!(id("b c", "a").key(), id("c", "a b").key().replace("a b", "a"));
         assert_eq!(keys.iter().map(|key| number_of(key)).collect::<Vec<_>>(), ["1", "1!", "10", "2"]);
         assert_eq!((number_of("old"), is_bare("old"), is_bare("old a")), ("old", true, false));
+        // An act is no order "act" of an activity "5", nor a withdrawal "act" of user 5.
+        assert_eq!((act_reference(5).as_str(), number_of(&act_reference(5))), (" act 5", "act 5"));
+        assert_ne!(act_reference(5), id("5", "act").key());
         assert!(!is_number("a b") && !is_number("") && is_number("a!b"));
         let (from, below) = keys_of("1");
         let within = |key: &str| key >= from.as_str() && key < below.as_str();

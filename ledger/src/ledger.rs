@@ -78,6 +78,21 @@ impl Ledger {
         crate::postgres::migrate(url, postgres, options, guard)
     }
 
+    /// Makes all tables of a ledger in PostgreSQL, as the user who is to own them, also those that processes make by themselves
+    /// where they may; then gives the groups of `deploy/postgres/roles.sql`, where they are there, their rights on these. Returns
+    /// the version of the tables. It may be run at any time, beside processes.
+    ///
+    /// # Errors
+    /// [`OpenError`]; what was not made yet is made when it is run again.
+    #[cfg(feature = "postgres")]
+    pub fn prepare(
+        url: &str,
+        postgres: &crate::PostgresOptions,
+        guard: std::sync::Arc<crate::Guard>,
+    ) -> Result<i64, OpenError> {
+        crate::postgres::prepare(url, postgres, guard)
+    }
+
     /// How many handles may write at once.
     pub fn writers(&self) -> Writers {
         self.store.writers()

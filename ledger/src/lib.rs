@@ -16,6 +16,9 @@
 //! - [`LedgerReader`] reads with a connection of its own, for checks that must not trust the writer.
 //! - [`Reconciliation`] counts the contradictions in a ledger.
 //! - [`Sealer`] chains closed ranges of the journal by their hashes, and [`LedgerReader::verify`] finds what was changed since.
+//! - [`Auditor`] reconciles a ledger in use, in short steps, and keeps what it finds as rows.
+//! - [`Tx::propose_act`] and [`Tx::approve_act`] are what two operators do beside the ordinary course: settle what a payer
+//!   never answers, reverse, adjust, freeze.
 //! - [`Guard`] notices a ledger that went back in time (a stale standby, a restored backup) by a [`Mark`] that is kept
 //!   outside of the database.
 //!
@@ -51,11 +54,14 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod acts;
 mod anchor;
 mod archive;
+mod audit;
 mod budget;
 mod chain;
 mod contract;
+mod copies;
 mod decision;
 mod error;
 mod guard;
@@ -78,9 +84,17 @@ mod tx;
 mod verify;
 mod withdrawal;
 
+pub use acts::{
+    ActEnd, ActFilter, ActOutcome, Deed, Ended, Operator, Proposal, Proposed, StoredAct, Subject,
+};
 pub use anchor::{Anchor, AnchorError, FileAnchor};
 pub use archive::{ArchiveEntry, ArchiveFilter, Archived, Replay};
+pub use audit::{
+    AuditError, AuditLimits, AuditProgress, Auditor, Compared, Difference, DifferenceKind, DifferenceState,
+    Increment,
+};
 pub use chain::{Head, Seal};
+pub use copies::{CopyKey, ListCopies, Listing, LostOrder, TakeCopies, TakenCopies, WrittenCopy};
 pub use error::{LedgerError, OpenError};
 pub use guard::{Guard, GuardState};
 pub use guarded::{Acceptance, Accepted, Beat};

@@ -1,5 +1,6 @@
 //! Reads a ledger without writing it, for checks that must not trust the writer.
 
+use crate::acts::{ActFilter, StoredAct};
 use crate::anchor::Anchor;
 use crate::archive::{ArchiveFilter, Archived, Replay};
 use crate::contract::{Lines, Read};
@@ -90,6 +91,30 @@ impl LedgerReader {
     /// [`LedgerError`].
     pub fn orders_of_number(&self, trade_no: &str) -> Result<Vec<StoredOrder>, LedgerError> {
         self.read.orders_of_number(trade_no)
+    }
+
+    /// Acts of operators, by number.
+    ///
+    /// # Errors
+    /// [`LedgerError`].
+    pub fn acts(&self, filter: &ActFilter) -> Result<Vec<StoredAct>, LedgerError> {
+        self.read.acts(filter)
+    }
+
+    /// An act, `None` where there is none of this number.
+    ///
+    /// # Errors
+    /// [`LedgerError`].
+    pub fn act(&self, id: i64) -> Result<Option<StoredAct>, LedgerError> {
+        self.read.act(id)
+    }
+
+    /// The act that froze a user, and when; `None`: the user is not frozen.
+    ///
+    /// # Errors
+    /// [`LedgerError`].
+    pub fn frozen(&self, user_id: i64) -> Result<Option<(i64, i64)>, LedgerError> {
+        self.read.frozen(user_id)
     }
 
     /// Orders that were reserved before `before_ms` and still are, sorted by [`StoredOrder::key`]: those after the key

@@ -5,6 +5,7 @@ use crate::error::LedgerError;
 use crate::journal::{
     BUDGET, CLEARING, DIRECT, FUNDING, PAYOUT, PENDING, POST, REVERSAL, SETTLEMENT, USER, VOID,
 };
+use crate::key::ACT;
 use crate::withdrawal::WithdrawalStatus;
 
 /// Counts of contradictions in a ledger; all of them are zero in a sound ledger.
@@ -43,6 +44,9 @@ pub struct Reconciliation {
     pub wrong_totals: u64,
     /// Budgets whose `used` is not the sum of the transfers that they gave.
     pub wrong_used: u64,
+    /// Reversals and adjustments that no done act of two operators stands for, or not with this amount, or more than once;
+    /// and such acts without theirs.
+    pub wrong_acts: u64,
     /// Budgets whose `reserved` is not the sum of their pending transfers.
     pub wrong_reserved: u64,
 }
@@ -55,9 +59,32 @@ impl Reconciliation {
     }
 }
 
-/// The condition of a transfer that paid an order: what a budget gave to anyone but the campaign.
+/// The condition of a transfer that paid an order: what a budget gave to anyone but the campaign, and by no act of operators.
 fn pays() -> String {
-    format!("t.debit = {BUDGET} AND t.credit <> {FUNDING} AND t.kind IN ({DIRECT}, {POST})")
+    format!(
+        "t.debit = {BUDGET} AND t.credit <> {FUNDING} AND t.kind IN ({DIRECT}, {POST}) AND t.reference NOT LIKE '{ACT}%'"
+    )
+}
+
+/// Each reversal and each adjustment has its act, and each act its transfer. A key is the number and the activity, as in an
+/// act's subject, or from before version 6 the number alone. Where there are no tables of acts, there are no such transfers.
+fn wrong_acts(has_acts: bool) -> String {
+    let moves = format!("t.kind = {REVERSAL} OR t.reference LIKE '{ACT}%'");
+    if !has_acts {
+        return format!("SELECT count(*) FROM transfers t WHERE {moves}");
+    }
+    format!(
+        "SELECT count(*) FROM (SELECT about FROM (
+             SELECT CASE WHEN t.kind = {REVERSAL} THEN 'order ' || t.reference ||
+                 CASE WHEN t.reference LIKE '% %' THEN '' ELSE ' ' || n.name END ELSE t.reference END AS about,
+                 t.amount FROM transfers t
+             LEFT JOIN programs p ON t.credit = {BUDGET} AND p.id = t.credit_holder LEFT JOIN names n ON n.id = p.activity
+             WHERE {moves}
+             UNION ALL
+             SELECT CASE a.kind WHEN 'adjust' THEN '{ACT}' || a.id ELSE a.subject END, -e.amount
+             FROM acts a JOIN act_ends e ON e.act = a.id WHERE e.outcome = 1 AND a.kind IN ('adjust', 'reverse')
+         ) AS sides GROUP BY about HAVING sum(amount) <> 0 OR count(*) <> 2) AS wrong"
+    )
 }
 
 const ORDERS_WITHOUT_TRANSFER: &str = "
@@ -91,14 +118,21 @@ fn wrong_pending() -> String {
     )
 }
 
-/// What the budgets gave out is where the balances are. A combined budget gives nothing out by itself.
-const UNBALANCED_BONUS_TYPES: &str = "
-SELECT count(*) FROM (SELECT asset FROM (
-    SELECT asset, balance FROM accounts
-    UNION ALL
-    SELECT p.asset, -h.used FROM budget_shards h JOIN programs p ON p.id = h.program
-    JOIN names s ON s.id = p.scene JOIN names b ON b.id = p.asset WHERE s.name <> '' AND b.name <> ''
-) AS sides GROUP BY asset HAVING sum(balance) <> 0) AS unbalanced";
+/// What the budgets gave out, and operators from an activity's funding, is where the balances are. A combined budget gives
+/// nothing out by itself.
+fn unbalanced_bonus_types() -> String {
+    format!(
+        "SELECT count(*) FROM (SELECT asset FROM (
+             SELECT asset, balance FROM accounts
+             UNION ALL
+             SELECT p.asset, -h.used FROM budget_shards h JOIN programs p ON p.id = h.program
+             JOIN names s ON s.id = p.scene JOIN names b ON b.id = p.asset WHERE s.name <> '' AND b.name <> ''
+             UNION ALL
+             SELECT asset, CASE debit WHEN {FUNDING} THEN -amount ELSE amount END FROM transfers
+             WHERE (debit = {FUNDING} AND credit = {USER}) OR (debit = {USER} AND credit = {FUNDING})
+         ) AS sides GROUP BY asset HAVING sum(balance) <> 0) AS unbalanced"
+    )
+}
 
 const BUDGETS_OVER: &str = "
 SELECT count(*) FROM (SELECT program FROM budget_shards GROUP BY program
@@ -166,7 +200,7 @@ fn wrong_totals() -> String {
     )
 }
 
-/// What a budget has given out, from the journal, and what is pending of it.
+/// What a budget has given out and not got back, from the journal, and what is pending of it.
 fn used_and_reserved() -> [(&'static str, String); 2] {
     let of = |amount: &str, kinds: String| {
         format!(
@@ -175,8 +209,12 @@ fn used_and_reserved() -> [(&'static str, String); 2] {
         )
     };
     let pending = format!("CASE kind WHEN {PENDING} THEN amount ELSE -amount END");
+    let back = format!(
+        "SELECT credit_holder, -sum(amount) FROM transfers
+         WHERE credit = {BUDGET} AND debit <> {FUNDING} AND kind IN ({DIRECT}, {REVERSAL}) GROUP BY credit_holder"
+    );
     [
-        ("used", of("amount", format!("{DIRECT}, {POST}"))),
+        ("used", format!("{} UNION ALL {back}", of("amount", format!("{DIRECT}, {POST}")))),
         ("reserved", of(&pending, format!("{PENDING}, {POST}, {VOID}"))),
     ]
 }
@@ -215,8 +253,10 @@ pub(crate) const SETTLEMENTS: &str = "SELECT coalesce(n.name, ''), b.name, sum(a
     JOIN names b ON b.id = a.asset LEFT JOIN names n ON n.id = a.holder
     WHERE a.kind <= -3 GROUP BY n.name, b.name ORDER BY 1, 2";
 
-/// Asks the database through `row`, which returns the one row of counts that a statement gives.
+/// Asks the database through `row`, which returns the one row of counts that a statement gives. `has_acts`: whether it has
+/// the tables of operators' acts.
 pub(crate) fn reconcile(
+    has_acts: bool,
     mut row: impl FnMut(&str, usize) -> Result<Vec<u64>, LedgerError>,
 ) -> Result<Reconciliation, LedgerError> {
     let transfers = row(&paying_transfers(), 4)?;
@@ -234,13 +274,14 @@ pub(crate) fn reconcile(
         mismatched_transfers,
         wrong_pending: count(&wrong_pending())?,
         wrong_balances: count(&wrong_balances())?,
-        unbalanced_bonus_types: count(UNBALANCED_BONUS_TYPES)?,
+        unbalanced_bonus_types: count(&unbalanced_bonus_types())?,
         withdrawals: count("SELECT count(*) FROM withdrawals")?,
         wrong_withdrawals: count(&wrong_withdrawals())?,
         moves_without_withdrawal: count(&moves_without_withdrawal())?,
         overdrawn: count(&format!("SELECT count(*) FROM accounts WHERE kind = {USER} AND balance < 0"))?,
         budgets_over: count(BUDGETS_OVER)?,
         wrong_totals: count(&wrong_totals())?,
+        wrong_acts: count(&wrong_acts(has_acts))?,
         wrong_used: count(&wrong_budgets(used.0, &used.1))?,
         wrong_reserved: count(&wrong_budgets(reserved.0, &reserved.1))?,
     })

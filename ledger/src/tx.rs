@@ -24,7 +24,7 @@ impl<'l> Tx<'l> {
     }
 
     /// Runs one step. After a failed one nothing more runs, so that no half of a batch can be committed.
-    fn run<T>(
+    pub(crate) fn run<T>(
         &mut self,
         step: impl FnOnce(&mut (dyn Transaction + 'l)) -> Result<T, LedgerError>,
     ) -> Result<T, LedgerError> {

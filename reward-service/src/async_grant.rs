@@ -14,9 +14,9 @@ use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use windfall_contract::accounts::{Reason, Status};
+use windfall_contract::accounts::{Reason, Status, StoredOrder};
 use windfall_contract::rewards::{GrantReply, RetryReason};
-use windfall_ledger::{ArchiveEntry, Attempt, Finish, LedgerError, OrderId, Replay, ReservedOrder};
+use windfall_ledger::{ArchiveEntry, Attempt, Finish, LedgerError, OrderId, Replay, ReservedOrder, Tx};
 use windfall_proto::event::EventRef;
 
 /// The queue in which events wait that are granted later.
@@ -222,6 +222,16 @@ pub enum ReleaseError {
         /// The activities.
         activities: Vec<String>,
     },
+    /// It waits for its payer, which may have paid it: two operators release it.
+    #[error(
+        "order {trade_no} waits for its payer {payer}, which may have paid it: two operators have to release or settle it"
+    )]
+    WaitsForPayer {
+        /// The order.
+        trade_no: String,
+        /// Its payer.
+        payer: String,
+    },
     /// The call names no actor.
     #[error("a release needs the name of who asks for it")]
     NoActor,
@@ -262,9 +272,9 @@ impl RewardHandle {
     }
 
     /// Ends a reserved order on behalf of `actor`: its budget is free again, and the archive has an entry, with which
-    /// it can be replayed. If its event comes after all, it is rejected and archived as well. One that a downstream
-    /// may have paid is asked for again by a replay, and credited then. `activity` may be left out where only one has such
-    /// an order.
+    /// it can be replayed. If its event comes after all, it is rejected and archived as well. One that waits for a downstream,
+    /// which may have paid it, takes two operators: [`RewardHandle::propose_act`]. `activity` may be left out where only one
+    /// has such an order.
     ///
     /// # Errors
     /// [`ReleaseError`].
@@ -290,44 +300,26 @@ impl RewardHandle {
                     return Err(LedgerError::Unavailable(STOPPED.into()));
                 }
                 let id = OrderId { activity: &activity, trade_no: &own };
-                let Some(order) = tx.order(id)? else { return Ok(false) };
+                let Some(order) = tx.order(id)? else { return Ok(Released::NotReserved) };
+                // It may have paid: giving that up takes two operators.
+                if order.status == Status::Reserved && !order.payer.is_empty() {
+                    return Ok(Released::WaitsForPayer(order.payer));
+                }
                 if tx.release(&[(id, Reason::Released)], now_ms)?.first() != Some(&Finish::Done) {
-                    return Ok(false);
+                    return Ok(Released::NotReserved);
                 }
-                // All that is known of the event, so that a replay can grant it. In the transaction of the decision:
-                // there is never one without the other (I2).
-                let mut payload = Vec::new();
-                let event = EventRef {
-                    trade_no: &order.trade_no,
-                    user_id: order.user_id,
-                    activity: &order.activity,
-                    scene: &order.scene,
-                    bonus_type: &order.bonus_type,
-                    amount: order.amount,
-                    award_time_ms: order.created_ms,
-                    first_sent_ms: order.created_ms,
-                    ..EventRef::default()
-                };
-                event.encode([], &mut payload);
                 let detail = format!("released by {who}; reserved at {} ms", order.created_ms);
-                let reason = crate::decide::rejection(Reason::Released).to_string();
-                let entry = ArchiveEntry {
-                    trade_no: Some(&own),
-                    payload: &payload,
-                    reason: reason.as_str().into(),
-                    detail: detail.into(),
-                    time_ms: now_ms,
-                };
-                tx.archive(&[entry])?;
-                // The audit's line goes with it: it names the actor if the order has ended.
-                if let Some(id) = tx.archived_as(&payload, &reason)? {
-                    let replay = Replay { time_ms: now_ms, actor: who.clone(), outcome: "released".into() };
-                    tx.mark_replayed(id, &replay)?;
-                }
-                Ok(true)
+                archive_released(tx, &order, &who, detail, now_ms)?;
+                Ok(Released::Done)
             })
         });
-        if done.await? { Ok(()) } else { Err(ReleaseError::NotReserved(trade_no.to_owned())) }
+        match done.await? {
+            Released::Done => Ok(()),
+            Released::NotReserved => Err(ReleaseError::NotReserved(trade_no.to_owned())),
+            Released::WaitsForPayer(payer) => {
+                Err(ReleaseError::WaitsForPayer { trade_no: trade_no.to_owned(), payer })
+            }
+        }
     }
 
     /// The one activity that has a reserved order with this number.
@@ -345,4 +337,50 @@ impl RewardHandle {
             }
         }
     }
+}
+
+/// What a release came to.
+enum Released {
+    Done,
+    NotReserved,
+    WaitsForPayer(String),
+}
+
+/// Archives an order that was given up, with all that is known of its event, so that a replay can grant it. In the transaction
+/// of the decision: there is never one without the other (I2).
+pub(crate) fn archive_released(
+    tx: &mut Tx<'_>,
+    order: &StoredOrder,
+    who: &str,
+    detail: String,
+    now_ms: i64,
+) -> Result<(), LedgerError> {
+    let mut payload = Vec::new();
+    let event = EventRef {
+        trade_no: &order.trade_no,
+        user_id: order.user_id,
+        activity: &order.activity,
+        scene: &order.scene,
+        bonus_type: &order.bonus_type,
+        amount: order.amount,
+        award_time_ms: order.created_ms,
+        first_sent_ms: order.created_ms,
+        ..EventRef::default()
+    };
+    event.encode([], &mut payload);
+    let reason = crate::decide::rejection(Reason::Released).to_string();
+    let entry = ArchiveEntry {
+        trade_no: Some(&order.trade_no),
+        payload: &payload,
+        reason: reason.as_str().into(),
+        detail: detail.into(),
+        time_ms: now_ms,
+    };
+    tx.archive(&[entry])?;
+    // The audit's line goes with it: it names the actor if the order has ended.
+    if let Some(id) = tx.archived_as(&payload, &reason)? {
+        let replay = Replay { time_ms: now_ms, actor: who.to_owned(), outcome: "released".into() };
+        tx.mark_replayed(id, &replay)?;
+    }
+    Ok(())
 }

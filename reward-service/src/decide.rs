@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use windfall_contract::accounts::{Reason, Status, StoredOrder, Withdrawal, WithdrawalOutcome};
 use windfall_contract::rewards::{Failed, GrantReply, Rejection};
 use windfall_ledger::{
-    ArchiveEntry, Attempt, Finish, HoldOutcome, Ledger, LedgerError, Order, OrderId, OrderOutcome, Tx,
+    ArchiveEntry, Attempt, Finish, HoldOutcome, Ledger, LedgerError, Order, OrderId, OrderOutcome, Subject, Tx,
     WithdrawalId, payer_key,
 };
 
@@ -21,6 +21,16 @@ pub(crate) struct Round<'l, 'j> {
     done: Done<'j>,
     /// Archive entries, written as one just before the commit.
     archive: Vec<ArchiveEntry<'j>>,
+    notes: Vec<Note<'j>>,
+}
+
+/// An entry about an order or a withdrawal that has no event here. The same bytes for the same reason are kept once, so they
+/// name it wholly: another activity has its number, or another user its id.
+struct Note<'j> {
+    id: &'j str,
+    about: String,
+    reason: &'static str,
+    detail: String,
 }
 
 /// The results of a committed transaction.
@@ -30,6 +40,8 @@ pub(crate) struct Done<'j> {
     pub credited: Vec<(i64, OrderId<'j>)>,
     /// The number of new entries in the archive.
     pub archived: u64,
+    /// Answers of payers that contradict what two operators had settled.
+    pub late_answers: u64,
 }
 
 impl<'l, 'j> Round<'l, 'j> {
@@ -38,7 +50,7 @@ impl<'l, 'j> Round<'l, 'j> {
         apps: &'j BTreeSet<String>,
         now_ms: i64,
     ) -> Result<Self, LedgerError> {
-        Ok(Self { tx: ledger.begin()?, apps, now_ms, done: Done::default(), archive: Vec::new() })
+        Ok(Self { tx: ledger.begin()?, apps, now_ms, done: Done::default(), archive: Vec::new(), notes: Vec::new() })
     }
 
     /// Whether events may be decided by the rules that this process runs. Call it first.
@@ -52,8 +64,16 @@ impl<'l, 'j> Round<'l, 'j> {
     }
 
     pub fn commit(mut self) -> Result<Done<'j>, LedgerError> {
-        if !self.archive.is_empty() {
-            self.done.archived += self.tx.archive(&self.archive)? as u64;
+        let mut entries = self.archive;
+        entries.extend(self.notes.iter().map(|note| ArchiveEntry {
+            trade_no: Some(note.id),
+            payload: note.about.as_bytes(),
+            reason: note.reason.into(),
+            detail: note.detail.as_str().into(),
+            time_ms: self.now_ms,
+        }));
+        if !entries.is_empty() {
+            self.done.archived += self.tx.archive(&entries)? as u64;
         }
         self.tx.commit()?;
         Ok(self.done)
@@ -237,7 +257,7 @@ impl<'l, 'j> Round<'l, 'j> {
         let ids: Vec<_> = refused.iter().map(|order| (order.id(), reason)).collect();
         let released = self.tx.release(&ids, self.now_ms)?;
         for (((event, why), order), finish) in settle.refused.iter().zip(&refused).zip(released) {
-            replies.push(self.refused(event, order, why, finish));
+            replies.push(self.refused(event, order, why, finish)?);
         }
         Ok(replies)
     }
@@ -293,17 +313,46 @@ impl<'l, 'j> Round<'l, 'j> {
             Some(why) => self.tx.give_back(&[(end.name(), why)], self.now_ms)?,
         };
         let finish = finish.first().copied().unwrap_or(Finish::Unknown);
+        if finish == Finish::Otherwise && self.contradicts_settlement(end)? {
+            return Ok(finish);
+        }
         if end.refused.is_none() && finish == Finish::Otherwise {
             tracing::error!(id, "a withdrawal was paid out after it had been refused and given back");
-            self.archive.push(ArchiveEntry {
-                trade_no: Some(id),
-                payload: id.as_bytes(),
-                reason: "paid_after_refusal".into(),
-                detail: "a withdrawal: its payer refused it, so the money went back, and then paid it".into(),
-                time_ms: self.now_ms,
-            });
+            let about = Subject::Withdrawal { user_id: end.name().user_id, id }.to_string();
+            let detail = "a withdrawal: its payer refused it, so the money went back, and then paid it".into();
+            self.notes.push(Note { id, about, reason: "paid_after_refusal", detail });
         }
         Ok(finish)
+    }
+
+    /// Whether a payer's answer to a withdrawal contradicts what two operators had settled. If so, it is noted.
+    fn contradicts_settlement(&mut self, end: &'j End) -> Result<bool, LedgerError> {
+        let WithdrawalId { user_id, id } = end.name();
+        self.note_late(Subject::Withdrawal { user_id, id }, id, end.refused.is_none())
+    }
+
+    /// Notes an answer that contradicts what two operators had settled: it pays nothing, and gives nothing back. False where
+    /// nobody has settled it so.
+    fn note_late(&mut self, subject: Subject<'_>, id: &'j str, paid: bool) -> Result<bool, LedgerError> {
+        let Some((_, act)) = self.tx.settled_by(subject)?.filter(|(settled_paid, _)| *settled_paid != paid)
+        else {
+            return Ok(false);
+        };
+        let (reason, detail) = if paid {
+            (
+                "paid_after_settlement",
+                format!("act {act} has settled it as not paid; its payer says that it has paid it"),
+            )
+        } else {
+            (
+                "refused_after_settlement",
+                format!("act {act} has settled it as paid; its payer says that it has not"),
+            )
+        };
+        tracing::error!(%subject, act, "a payer's answer contradicts what two operators have settled");
+        self.done.late_answers += 1;
+        self.notes.push(Note { id, about: subject.to_string(), reason, detail });
+        Ok(true)
     }
 
     /// The order of an event that was reserved, read in the same way.
@@ -320,6 +369,10 @@ impl<'l, 'j> Round<'l, 'j> {
         finish: Finish,
     ) -> Result<GrantReply, LedgerError> {
         let trade_no = order.trade_no;
+        let subject = Subject::Order { activity: order.activity, trade_no };
+        if finish == Finish::Otherwise && self.note_late(subject, trade_no, true)? {
+            return Ok(GrantReply::Rejected(Rejection::Released));
+        }
         match finish {
             Finish::Done => return Ok(GrantReply::Credited),
             Finish::Before => return Ok(GrantReply::AlreadyCredited),
@@ -343,13 +396,21 @@ impl<'l, 'j> Round<'l, 'j> {
         }
     }
 
-    fn refused(&mut self, event: &'j Bytes, order: &Order<'j>, why: &str, finish: Finish) -> GrantReply {
+    fn refused(
+        &mut self,
+        event: &'j Bytes,
+        order: &Order<'j>,
+        why: &str,
+        finish: Finish,
+    ) -> Result<GrantReply, LedgerError> {
+        let Order { activity, trade_no, .. } = *order;
         // Credited meanwhile, for a call that was given up: then it must not be archived as well (I2).
         if finish == Finish::Otherwise {
-            return GrantReply::AlreadyCredited;
+            self.note_late(Subject::Order { activity, trade_no }, trade_no, false)?;
+            return Ok(GrantReply::AlreadyCredited);
         }
-        self.archive(Some(order.trade_no), event, Rejection::DownstreamRefused, why);
-        GrantReply::Rejected(Rejection::DownstreamRefused)
+        self.archive(Some(trade_no), event, Rejection::DownstreamRefused, why);
+        Ok(GrantReply::Rejected(Rejection::DownstreamRefused))
     }
 
     /// Archives events that a caller gave up, except for those of which a late copy has been credited meanwhile (I2).

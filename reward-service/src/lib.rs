@@ -54,6 +54,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod acts;
 mod async_grant;
 mod claims;
 mod connector;
@@ -81,6 +82,7 @@ mod traced;
 mod withdraw;
 mod writer;
 
+pub use acts::{ActAnswer, ActError};
 pub use async_grant::{
     AckMode, AsyncGrantOptions, AsyncGrantReply, AsyncGrants, EventQueue, NotQueued, ReleaseError, SceneSteps,
 };

@@ -84,6 +84,11 @@ declare_metrics! {
             /// Entries that are new in the failure archive.
             pub archived: u64,
         }
+        counter "windfall_late_answers_total"
+        "Answers of payers that contradict what two operators had settled; each is an entry of the archive" {
+            /// Answers of payers that contradict what two operators had settled.
+            pub late_answers: u64,
+        }
         gauge "windfall_ledger_waiting_events" "Events that wait for the ledger's writer" {
             /// Events that wait for the writer.
             pub queued_events: usize,
@@ -122,6 +127,7 @@ pub(crate) struct Counters {
     pub commits: AtomicU64,
     pub failed_commits: AtomicU64,
     pub archived: AtomicU64,
+    pub late_answers: AtomicU64,
 }
 
 impl Counters {
@@ -143,6 +149,7 @@ impl Counters {
             commits: self.commits.load(Ordering::Relaxed),
             failed_commits: self.failed_commits.load(Ordering::Relaxed),
             archived: self.archived.load(Ordering::Relaxed),
+            late_answers: self.late_answers.load(Ordering::Relaxed),
             queued_events,
             rules_version,
             is_behind_rules,

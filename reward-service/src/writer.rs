@@ -172,6 +172,7 @@ impl Writer {
         let done = round.commit()?;
         self.counters.commits.fetch_add(1, Ordering::Relaxed);
         self.counters.archived.fetch_add(done.archived, Ordering::Relaxed);
+        self.counters.late_answers.fetch_add(done.late_answers, Ordering::Relaxed);
         if let Some(observer) = self.observer.as_ref().filter(|_| !done.credited.is_empty()) {
             observer(&done.credited);
         }

@@ -7,7 +7,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
+use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use support::{assert_clean, badge, badge_options, bytes, cash, event, id, ledger_path, start, start_with};
 use windfall_connectors::fake::{FakeDownstream, FakeOptions};
@@ -15,16 +17,46 @@ use windfall_contract::Clock;
 use windfall_contract::accounts::Status;
 use windfall_contract::rewards::{GrantReply, Rejection, RetryReason, Rewards};
 use windfall_contract::rules::{Budget, BudgetKind};
-use windfall_ledger::{ArchiveFilter, Awaits, LedgerReader};
+use windfall_ledger::{ArchiveFilter, Awaits, Ledger, LedgerOptions, LedgerReader, Unbudgeted};
 use windfall_proto::event::EventRef;
 use windfall_reward_service::{
     AckMode, Again, AsyncGrantOptions, AsyncGrantReply, AsyncGrants, EventQueue, NotQueued, ReleaseError,
-    RewardHandle, Rewritten, SceneSteps,
+    RewardHandle, RewardOptions, RewardService, Rewritten, SceneSteps,
 };
+
+/// A clock that a test moves.
+#[derive(Clone)]
+struct Time(Arc<AtomicU64>);
+
+impl Time {
+    fn new() -> Self {
+        Self(Arc::new(AtomicU64::new(1_800_000_000_000)))
+    }
+
+    fn pass_ms(&self, ms: u64) {
+        self.0.fetch_add(ms, Ordering::SeqCst);
+    }
+}
+
+fn start_at(folder: &Path, time: &Time) -> RewardHandle {
+    let ledger = Ledger::open(
+        ledger_path(folder),
+        &LedgerOptions { unbudgeted: Unbudgeted::Allow, ..LedgerOptions::default() },
+    )
+    .unwrap();
+    let now = Arc::clone(&time.0);
+    let clock = Clock::from_unix_ms(move || now.load(Ordering::SeqCst));
+    RewardService::start(RewardOptions::default(), ledger, vec![], None, clock).unwrap()
+}
+
+async fn look(grants: &AsyncGrants, again: Again) -> Rewritten {
+    grants.write_again(again, |_, _, _| false).await.unwrap()
+}
 
 /// Keeps what it is given, but for the calls that it is told to fail.
 #[derive(Default)]
 struct Queue {
+    hangs: AtomicBool,
     written: Mutex<Vec<(Bytes, bool)>>,
     failures: Mutex<VecDeque<&'static str>>,
 }
@@ -45,7 +77,11 @@ impl EventQueue for Queue {
     }
 
     async fn enqueue(&self, events: &[Bytes], strong: bool) -> Vec<Result<(), NotQueued>> {
-        match self.failures.lock().pop_front() {
+        if self.hangs.load(Ordering::SeqCst) {
+            std::future::pending::<()>().await;
+        }
+        let failure = self.failures.lock().pop_front();
+        match failure {
             Some("lost") => {
                 // Written, and its answer lost.
                 self.written.lock().extend(events.iter().map(|event| (event.clone(), strong)));
@@ -270,27 +306,85 @@ async fn a_downstreams_type_is_reserved_now_and_paid_when_its_event_comes() {
 #[tokio::test]
 async fn what_was_reserved_and_lost_is_written_again_and_credits_once() {
     let folder = tempfile::tempdir().unwrap();
-    let rewards = start(folder.path());
+    let time = Time::new();
+    let rewards = start_at(folder.path(), &time);
     budget(&rewards, 10).await;
     let (grants, queue) = later(&rewards, AsyncGrantOptions::default());
     // Reserved, and its event came to nothing; the caller never asks again.
     queue.failures.lock().extend(["refused"]);
     grants.accept("cash", &[cash("a", 1, 6)]).await;
     assert_eq!((queue.written(), states(&rewards).await), (0, (0, 6)));
-    let soon = Again { after_ms: 3_600_000, every_ms: 1_000 };
-    assert_eq!(grants.write_again(soon).await.unwrap(), Rewritten::default(), "it is not old enough");
-    tokio::time::sleep(Duration::from_millis(5)).await;
-    let now = Again { after_ms: 1, every_ms: 3_600_000 };
-    let once = Rewritten { waiting: 1, written: 1, failed: 0 };
-    assert_eq!(grants.write_again(now).await.unwrap(), once);
+    let again = Again { after_ms: 1_000, every_ms: 1, lease_ms: 500 };
+    let nothing = Rewritten::default();
+    let once = Rewritten { written: 1, ..nothing };
+    assert_eq!(look(&grants, again).await, nothing, "it is not old enough");
+    time.pass_ms(1_000);
+    assert_eq!(look(&grants, again).await, once);
+    assert_eq!(look(&grants, again).await, nothing, "once for each due time");
+    time.pass_ms(998);
+    assert_eq!(look(&grants, again).await, nothing);
+    time.pass_ms(2);
     queue.failures.lock().extend(["refused"]);
-    assert_eq!(grants.write_again(now).await.unwrap(), Rewritten { written: 0, failed: 1, ..once });
-    assert_eq!(grants.write_again(now).await.unwrap(), once);
+    assert_eq!(look(&grants, again).await, Rewritten { failed: 1, ..nothing });
+    assert_eq!(look(&grants, again).await, nothing, "its lease has not ended");
+    time.pass_ms(500);
+    assert_eq!(look(&grants, again).await, once);
     let copies: Vec<Bytes> = queue.written.lock().iter().map(|(event, _)| event.clone()).collect();
     let replies = rewards.grant_batch("cash", &copies).await;
     assert_eq!(replies, [GrantReply::Credited, GrantReply::AlreadyCredited]);
     assert_eq!(states(&rewards).await, (6, 0));
-    assert_eq!(grants.write_again(now).await.unwrap(), Rewritten::default());
+    time.pass_ms(10_000);
+    assert_eq!(look(&grants, again).await, nothing);
     rewards.close();
     assert_clean(folder.path());
+}
+
+/// A process that dies between taking an order and writing it, and one that dies before it has noted that: the order is due
+/// again when its lease ends.
+#[tokio::test]
+async fn what_a_dead_process_has_taken_is_written_when_its_lease_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let time = Time::new();
+    let rewards = start_at(folder.path(), &time);
+    budget(&rewards, 10).await;
+    let (grants, queue) = later(&rewards, AsyncGrantOptions::default());
+    queue.failures.lock().extend(["refused"]);
+    grants.accept("cash", &[cash("a", 1, 6)]).await;
+    time.pass_ms(1_000);
+    let again = Again { after_ms: 1_000, every_ms: 1, lease_ms: 500 };
+    queue.hangs.store(true, Ordering::SeqCst);
+    let dying = tokio::time::timeout(Duration::from_millis(300), look(&grants, again)).await;
+    assert!(dying.is_err(), "it has taken the order, and ends while the queue has it");
+    rewards.close();
+    queue.hangs.store(false, Ordering::SeqCst);
+    let rewards = start_at(folder.path(), &time);
+    let grants = AsyncGrants::new(rewards.clone(), queue.clone(), AsyncGrantOptions::default());
+    assert_eq!(look(&grants, again).await, Rewritten::default(), "it may still be written");
+    time.pass_ms(500);
+    assert_eq!(look(&grants, again).await, Rewritten { written: 1, ..Rewritten::default() });
+    rewards.close();
+    assert_clean(folder.path());
+}
+
+#[tokio::test]
+async fn a_queue_that_is_behind_holds_back_its_own_orders_and_not_for_ever() {
+    let folder = tempfile::tempdir().unwrap();
+    let time = Time::new();
+    let rewards = start_at(folder.path(), &time);
+    budget(&rewards, 10).await;
+    let (grants, queue) = later(&rewards, AsyncGrantOptions::default());
+    queue.failures.lock().extend(["refused", "refused"]);
+    grants.accept("cash", &[cash("a", 1, 6)]).await;
+    grants.accept("coin", &[bytes(event("b", 1, "coin", 1))]).await;
+    time.pass_ms(1_000);
+    let again = Again { after_ms: 1_000, every_ms: 1, lease_ms: 500 };
+    let cash_is_behind = |_: &str, _: &str, bonus_type: &str| bonus_type == "cash";
+    let looked = grants.write_again(again, cash_is_behind).await.unwrap();
+    assert_eq!(looked, Rewritten { written: 1, behind: 1, ..Rewritten::default() });
+    assert_eq!(EventRef::parse(&queue.written.lock()[0].0).unwrap().trade_no, "b");
+    // 1,000 ms after it was due, whatever waits in its queue; the other one is due a second time by then.
+    time.pass_ms(1_000);
+    let looked = grants.write_again(again, cash_is_behind).await.unwrap();
+    assert_eq!(looked, Rewritten { written: 2, behind: 1, ..Rewritten::default() });
+    rewards.close();
 }

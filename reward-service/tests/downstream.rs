@@ -17,7 +17,7 @@ use windfall_contract::accounts::Status;
 use windfall_contract::connector::{Connector, PayAnswer, PayOrder};
 use windfall_contract::rewards::{GrantReply, Rejection, RetryReason, Rewards};
 use windfall_contract::rules::{Budget, BudgetKind};
-use windfall_ledger::{ArchiveFilter, Ledger, LedgerReader};
+use windfall_ledger::{ArchiveFilter, Deed, Ledger, LedgerReader, Operator};
 use windfall_reward_service::{ConnectorOptions, Payer, RewardHandle, RewardOptions};
 
 /// Answers what it is told to, then `Paid`; counts its calls.
@@ -528,7 +528,11 @@ async fn what_was_released_is_replayed_with_whom_was_asked() {
     // a has paid, and its answer is lost.
     let rewards = start("a", true);
     rewards.grant_batch("badge", &[badge("x")]).await;
-    rewards.release(None, "x", "ann").await.unwrap();
+    let deed = Deed::Release { activity: String::new(), trade_no: "x".into() };
+    let by = |name: &str| Operator { name: name.into(), actor: String::new() };
+    let because = ("it never answers".to_owned(), "ticket 7".to_owned());
+    let act = rewards.propose_act(deed, because, by("ann"), 60_000).await.unwrap().act;
+    rewards.approve_act(act.id, by("bob")).await.unwrap();
     let entry = rewards.archive_list(ArchiveFilter::default()).await.unwrap().remove(0);
     rewards.close();
     for payer in ["b", ""] {

@@ -14,9 +14,13 @@ use windfall_contract::Clock;
 use windfall_contract::accounts::{Accounts, AccountsError, Withdrawal, WithdrawalOutcome};
 use windfall_contract::connector::Connector;
 use windfall_contract::rewards::{GrantReply, RetryReason, Rewards};
-use windfall_ledger::{ArchiveFilter, BudgetSet, Ledger, LedgerReader, PostgresOptions, Unbudgeted};
+use windfall_ledger::{
+    ArchiveFilter, BudgetSet, Ledger, LedgerReader, PostgresOptions, TakeCopies, Unbudgeted,
+};
+use windfall_proto::event::EventRef;
 use windfall_reward_service::{
-    ConnectorOptions, Payer, ResumeOptions, Resumer, RewardHandle, RewardOptions, RewardService, RulesInForce,
+    Again, AsyncGrantOptions, AsyncGrants, ConnectorOptions, EventQueue, NotQueued, Payer, ResumeOptions,
+    Resumer, RewardHandle, RewardOptions, RewardService, Rewritten, RulesInForce,
 };
 use windfall_servers::{Private, Servers};
 
@@ -317,4 +321,85 @@ async fn withdrawals_race_grants_over_two_services_and_a_killed_server() {
     assert_eq!((payments.len() as u64, keys.len() as u64), (OUTS, OUTS), "each is paid once");
     drop(reader);
     tokio::task::spawn_blocking(move || drop(server.unwrap())).await.unwrap();
+}
+
+/// Keeps what it is given, slowly.
+#[derive(Default)]
+struct SlowQueue(parking_lot::Mutex<Vec<String>>);
+
+#[async_trait::async_trait]
+impl EventQueue for SlowQueue {
+    fn check(&self, _event: &bytes::Bytes) -> Result<(), NotQueued> {
+        Ok(())
+    }
+
+    async fn enqueue(&self, events: &[bytes::Bytes], _strong: bool) -> Vec<Result<(), NotQueued>> {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let own = events.iter().map(|event| EventRef::parse(event).unwrap().trade_no.to_owned());
+        self.0.lock().extend(own);
+        vec![Ok(()); events.len()]
+    }
+}
+
+/// Any number of services write one copy for each order and due time, whoever of them looks how often.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs real servers: ./dev test runs it"]
+async fn two_services_write_one_copy_for_each_due_time() {
+    const ORDERS: usize = 2_500;
+    let server = Servers::from_env_or_start(&["postgres"]).unwrap();
+    let url = server.server("postgres").unwrap().url().to_owned();
+    let options = schema("copies");
+    let now = Arc::new(AtomicU64::new(1_800_000_000_000));
+    let started: Vec<RewardHandle> = (0..2)
+        .map(|_| {
+            let ledger = Ledger::connect(&url, &options).unwrap();
+            let own = Arc::clone(&now);
+            let clock = Clock::from_unix_ms(move || own.load(Ordering::SeqCst));
+            RewardService::start(RewardOptions::default(), ledger, vec![], None, clock).unwrap()
+        })
+        .collect();
+    let queue = Arc::new(SlowQueue::default());
+    let grants: Vec<AsyncGrants> = started
+        .iter()
+        .map(|rewards| AsyncGrants::new(rewards.clone(), queue.clone(), AsyncGrantOptions::default()))
+        .collect();
+    let trade_no = |nth: usize| format!("copy/{nth:05}");
+    let events: Vec<_> = (0..ORDERS).map(|nth| cash(&trade_no(nth), 1, 1)).collect();
+    for page in events.chunks(500) {
+        grants[0].accept("cash", page).await;
+    }
+    queue.0.lock().clear();
+    let again = Again { after_ms: 1_000, every_ms: 1, lease_ms: 100_000 };
+    for (due, pass_ms) in [(1, 1_000), (2, 1_000), (3, 2_000)] {
+        now.fetch_add(pass_ms, Ordering::SeqCst);
+        let looks = (0..8).map(|nth| grants[nth % 2].write_again(again, |_, _, _| false));
+        let looked = futures_util::future::join_all(looks).await;
+        let written: u64 = looked.into_iter().map(|looked| looked.unwrap().written).sum();
+        assert_eq!(written, ORDERS as u64, "due time {due}");
+        let mut copies = std::mem::take(&mut *queue.0.lock());
+        copies.sort_unstable();
+        assert_eq!(copies, (0..ORDERS).map(trade_no).collect::<Vec<_>>(), "due time {due}");
+    }
+    // One of them has taken all, and dies before it has written any: the other one writes them when the lease ends.
+    now.fetch_add(4_000, Ordering::SeqCst);
+    let (again_short, now_ms) =
+        (Again { lease_ms: 500, ..again }, i64::try_from(now.load(Ordering::SeqCst)).unwrap());
+    let taken = started[0].call(move |ledger| {
+        let programs: Vec<i64> = ledger.copy_keys()?.iter().map(|key| key.program).collect();
+        let (due_ms, lease_ends_ms) = (now_ms, now_ms + 500);
+        ledger.take_copies(&TakeCopies { programs: &programs, due_ms, lease_ends_ms, limit: 10_000 })
+    });
+    assert_eq!(taken.await.unwrap().orders.len(), ORDERS);
+    started[0].close();
+    assert_eq!(grants[1].write_again(again_short, |_, _, _| false).await.unwrap(), Rewritten::default());
+    now.fetch_add(500, Ordering::SeqCst);
+    let written = grants[1].write_again(again_short, |_, _, _| false).await.unwrap().written;
+    assert_eq!(written, ORDERS as u64, "taken, and never lost");
+    // What is not reserved any more is forgotten.
+    let replies = started[1].grant_batch("cash", &events).await;
+    assert!(replies.iter().all(GrantReply::is_credited));
+    now.fetch_add(100_000, Ordering::SeqCst);
+    assert_eq!(grants[1].write_again(again, |_, _, _| false).await.unwrap(), Rewritten::default());
+    assert!(started[1].call(|ledger| ledger.copy_keys()).await.unwrap().is_empty());
+    started[1].close();
 }

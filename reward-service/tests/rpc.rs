@@ -315,12 +315,27 @@ async fn what_has_not_ended_is_listed_and_an_operator_ends_it() {
         let (service, request) = (service.clone(), of("app", request));
         async move { service.release_reserved(request).await.map(drop).map_err(|status| status.code()) }
     };
-    assert_eq!(release("a", "mara").await, Ok(()));
-    assert_eq!(release("a", "mara").await, Err(Code::NotFound));
+    // Its payer may have paid it: that takes two operators.
+    assert_eq!(release("a", "mara").await, Err(Code::FailedPrecondition));
+    let promised = rewards.call(|ledger| {
+        let order = windfall_ledger::Order {
+            trade_no: "e",
+            user_id: 7,
+            activity: "spring-2027",
+            scene: "rain",
+            bonus_type: "cash",
+            amount: 1,
+            time_ms: 1,
+        };
+        ledger.transact(|tx| tx.promise(&[order], windfall_ledger::Attempt::Normal))
+    });
+    assert_eq!(promised.await.unwrap(), [windfall_ledger::OrderOutcome::Reserved]);
+    assert_eq!(release("e", "mara").await, Ok(()));
+    assert_eq!(release("e", "mara").await, Err(Code::NotFound));
     assert_eq!(release("none", "mara").await, Err(Code::NotFound));
     assert_eq!(release("", "mara").await, Err(Code::InvalidArgument));
     assert_eq!(release("b", &"x".repeat(65)).await, Err(Code::InvalidArgument));
-    let filter = ListArchiveRequest { trade_no: "a".into(), ..ListArchiveRequest::default() };
+    let filter = ListArchiveRequest { trade_no: "e".into(), ..ListArchiveRequest::default() };
     let entries = service.list_archive(of("app", filter)).await.unwrap().into_inner().entries;
     let replay = entries[0].replay.clone().unwrap();
     assert_eq!((entries[0].reason.as_str(), replay.outcome.as_str()), ("released", "released"));

@@ -13,7 +13,7 @@ use windfall_contract::Clock;
 use windfall_contract::tokens::TokenStore;
 use windfall_queue_virtual::{Fanout, FanoutOptions};
 use windfall_signing::{RingFile, RingUse, Signer};
-use windfall_token::KeyRing;
+use windfall_token::{KeyRing, KeyRingFile};
 
 /// How long a start waits for topics to be open.
 const START_GRACE: Duration = Duration::from_millis(250);
@@ -86,7 +86,8 @@ impl SdkBuilder {
         self
     }
 
-    /// Reads the key ring from a file, which `windfall keys new` makes.
+    /// Reads the key ring from a file, which `windfall keys new` makes, and follows it: a key that is promoted there mints
+    /// within seconds.
     pub fn keys_file(mut self, path: impl Into<PathBuf>) -> Self {
         self.keys = Some(KeysSource::File(path.into()));
         self
@@ -206,11 +207,12 @@ impl SdkBuilder {
         };
         let keys = keys.ok_or(BuildError::Missing { what: "keys", call: "keys_file" })?;
         let rules = rules.ok_or(BuildError::Missing { what: "rules", call: "rules_file" })?;
-        let keys = match keys {
-            KeysSource::File(path) => {
-                KeyRing::load(&path).map_err(|source| BuildError::Keys { path, source })?
-            }
-            KeysSource::Ring(ring) => ring,
+        let (keys, keys_file) = match keys {
+            KeysSource::File(path) => match KeyRing::load(&path) {
+                Ok(ring) => (ring, Some(KeyRingFile::new(path))),
+                Err(source) => return Err(BuildError::Keys { path, source }),
+            },
+            KeysSource::Ring(ring) => (ring, None),
         };
         let (signer, ring_file) = open_signer(signing, &options.app_id)?;
         let (rules, rules_source) = match rules {
@@ -230,7 +232,7 @@ impl SdkBuilder {
         let fanout = Arc::new(fanout.map_err(BuildError::Queues)?);
         fanout.wait_until_open(START_GRACE);
         let parts = SdkParts { spool, keys, signer, rules, fanout: Arc::clone(&fanout), tokens, clock };
-        match Sdk::open(options, parts, Some(Owned { rules_source, ring_file })) {
+        match Sdk::open(options, parts, Some(Owned { rules_source, keys_file, ring_file })) {
             Ok((sdk, _inherited)) => Ok(sdk),
             Err(error) => {
                 fanout.close(Duration::ZERO);

@@ -30,11 +30,11 @@ use windfall_proto::{event, order, record};
 use windfall_queue_virtual::{Fanout, Shares, ThreadHealth, TopicStatus};
 use windfall_signing::{RingFile, Signer};
 use windfall_spool::{Durability, Spool, SpoolOptions};
-use windfall_token::{KeyRing, Minter, TokenFields};
+use windfall_token::{KeyRing, KeyRingFile, Minter, NoPrimary, TokenFields};
 
 /// The pause between two looks at the rules: far below the second within which they must be in force.
 const RULES_TICK: Duration = Duration::from_millis(50);
-/// The pause between two looks at the file of the signing keys.
+/// The pause between two looks at the files of keys.
 const RING_TICK: Duration = Duration::from_secs(5);
 /// The pause between two tries to take over rules that the fan-out refuses.
 const RULES_RETRY: Duration = Duration::from_secs(1);
@@ -43,7 +43,7 @@ const RULES_RETRY: Duration = Duration::from_secs(1);
 pub struct SdkParts {
     /// Where events wait until a broker has them.
     pub spool: SpoolMode,
-    /// The ring whose primary key mints.
+    /// The ring whose primary key mints; [`Sdk::set_keys`] replaces it.
     pub keys: KeyRing,
     /// Signs records; `None` where consumers take unsigned ones.
     pub signer: Option<Signer>,
@@ -118,7 +118,7 @@ impl Sdk {
         let (spool, recovered) = open_spool(&parts.spool, &options)?;
         let slots = usize::try_from(spool.usage().slots).unwrap_or(usize::MAX);
         let shared = Arc::new(Shared {
-            minter,
+            minter: ArcSwap::from_pointee(minter),
             signer,
             shares: Shares::new(slots),
             lanes: LaneTable::new(options.shards, options.pack_events_max),
@@ -176,6 +176,17 @@ impl Sdk {
     /// Sends several rewards and returns one answer for each request, in order. Some may be taken and others not.
     pub fn send_bonus_batch(&self, requests: &[SendBonusRequest]) -> Vec<Result<SendBonusReply, SendError>> {
         requests.iter().map(|request| self.send_bonus(request)).collect()
+    }
+
+    /// Mints with the primary key of another ring from now on: calls that are under way end with the key so far. An SDK
+    /// that a [builder](Self::builder) opened with a key file follows that file by itself.
+    ///
+    /// Whoever judges tokens must have the ring first, or it refuses what is minted meanwhile.
+    ///
+    /// # Errors
+    /// [`NoPrimary`]; the keys so far stay.
+    pub fn set_keys(&self, keys: &KeyRing) -> Result<(), NoPrimary> {
+        self.shared.set_keys(keys)
     }
 
     /// The app that this SDK was opened for.
@@ -257,12 +268,14 @@ impl SendBonus for Sdk {
 /// What an SDK of a builder opened for itself: the fan-out among its parts, the watcher of its rules, and its signing keys.
 pub(crate) struct Owned {
     pub(crate) rules_source: Option<FileSource>,
+    /// The file of the key ring, which the thread that follows the rules follows, too.
+    pub(crate) keys_file: Option<KeyRingFile>,
     /// The file of the signing keys, which the thread that follows the rules follows, too.
     pub(crate) ring_file: Option<RingFile>,
 }
 
 pub(crate) struct Shared {
-    minter: Minter,
+    minter: ArcSwap<Minter>,
     pub(crate) signer: Option<Signer>,
     pub(crate) lanes: LaneTable,
     pub(crate) plan: ArcSwap<Plan>,
@@ -336,7 +349,8 @@ impl Shared {
             description: event.description,
         };
         // Minted first: a token is worth nothing without its event, an event without a token cannot be proved.
-        let token = self.minter.mint(&fields, now_ms).map_err(|error| SendError::Mint(error.to_string()))?;
+        let minted = self.minter.load().mint(&fields, now_ms);
+        let token = minted.map_err(|error| SendError::Mint(error.to_string()))?;
         let shard = own_shard();
         SCRATCH
             .with_borrow_mut(|scratch| {
@@ -385,6 +399,7 @@ impl Shared {
             let now_ns = self.clock.monotonic_ns();
             if now_ns >= look_ns {
                 look_ns = now_ns.saturating_add(ring_tick_ns);
+                self.look_at_keys();
                 self.look_at_ring();
             }
             let wait =
@@ -400,6 +415,26 @@ impl Shared {
                 refused = Some((rules.version, now_ns.saturating_add(retry_ns)));
             }
             std::thread::park_timeout(RULES_TICK);
+        }
+    }
+
+    fn set_keys(&self, keys: &KeyRing) -> Result<(), NoPrimary> {
+        self.minter.store(Arc::new(keys.minter(&self.options.app_id)?));
+        Ok(())
+    }
+
+    /// Takes over a key ring that has changed in the file of a builder's SDK.
+    fn look_at_keys(&self) {
+        let mut owned = self.owned.lock();
+        let Some(file) = owned.as_mut().and_then(|owned| owned.keys_file.as_mut()) else { return };
+        let taken = match file.look() {
+            None => return,
+            Some(Ok(ring)) => self.set_keys(&ring).map_err(|error| error.to_string()),
+            Some(Err(why)) => Err(why),
+        };
+        match taken {
+            Ok(()) => tracing::info!("the key ring is taken over"),
+            Err(why) => tracing::warn!(why, "the key ring cannot be taken over; the keys so far stay"),
         }
     }
 
@@ -456,6 +491,7 @@ impl Shared {
             tokens_panics: tokens_health.map_or(0, ThreadHealth::panics),
             failing_threads: u64::try_from(failing).unwrap_or(u64::MAX),
             packs_returned: self.returned.count.load(Relaxed),
+            minting_key: u64::from(self.minter.load().key().0),
             signing_key: self.signer.as_ref().and_then(Signer::key).map_or(0, u64::from),
             tokens_written: count(|tokens| tokens.written.load(Relaxed)),
             tokens_waiting: self.tokens.as_deref().map_or(0, TokenBuffer::waiting),

@@ -50,6 +50,10 @@ declare_metrics! {
             /// How often the fan-out gave a pack back.
             pub packs_returned: u64,
         }
+        gauge "windfall_minting_key" "The number of the key that tokens are minted with" {
+            /// The number of the key that tokens are minted with.
+            pub minting_key: u64,
+        }
         gauge "windfall_signing_key" "The number of the key that records are signed with; 0: they are not signed" {
             /// The number of the key that packs are signed with; 0 where they are not signed.
             pub signing_key: u64,

@@ -393,6 +393,55 @@ async fn an_owner_learns_that_the_server_has_lost_what_it_read() {
     store.finish(&new, slot, &batch).await.unwrap();
 }
 
+/// A script takes no more than some thousand arguments of a command at once: a call has more keys than that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs real servers: ./dev test runs it"]
+async fn a_call_with_more_keys_than_a_command_takes_is_whole() {
+    const TASKS: usize = 9_500;
+    let server = single();
+    let options = patient(RedisSlotsOptions { shards: 16, ..RedisSlotsOptions::at(server.url()) });
+    let store = RedisSlots::open(options).await.unwrap();
+    let (shard, due_ms) = (Shard(4), (now_ms() / 60_000 + 5) * 60_000);
+    let key = |number: u32| TaskKey::new(&number.to_be_bytes()).unwrap();
+    let own = (0..).map(key).filter(|key| key.shard(1, 16) == shard);
+    let keys: Vec<TaskKey> = own.take(TASKS).collect();
+    let keyed = |key: &TaskKey| NewRecord { key: Some(key.clone()), ..task(due_ms, "x") };
+    let tasks: Vec<_> = keys.iter().map(keyed).collect();
+    let ids = stored(&store.add(shard, &tasks).await.unwrap());
+    assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), TASKS);
+    // Once more, with another one at each end: of what is there nothing is stored again.
+    let more: Vec<_> = own_more(&keys, shard).iter().map(keyed).collect();
+    let again = [&more[..1], &tasks[..], &more[1..]].concat();
+    let again = store.add(shard, &again).await.unwrap();
+    let before: Vec<_> = ids.iter().map(|id| Added::Exists(*id)).collect();
+    assert_eq!(again[1..=TASKS], before);
+    stored(&[again[0].clone(), again[TASKS + 1].clone()]);
+    assert_eq!(all_counts(&store).await.unwrap().iter().sum::<u64>(), TASKS as u64 + 2);
+
+    // All are over by one call, and their keys are free.
+    let lease = store.acquire(shard, "one", 600_000).await.unwrap().unwrap();
+    let over = BTreeMap::from([(1, u32::try_from(TASKS).unwrap())]);
+    let at = |(id, key): (&TaskId, &TaskKey)| (1, key.clone(), id.index);
+    let batch = FinishBatch {
+        sequence: 1,
+        done: vec![(0, vec![0xff; TASKS / 8].into())],
+        keys: ids.iter().zip(&keys).map(at).collect(),
+        over,
+        ..FinishBatch::default()
+    };
+    store.finish(&lease, ids[0].slot, &batch).await.unwrap();
+    assert_eq!(all_counts(&store).await.unwrap().iter().sum::<u64>(), 2);
+    let anew = stored(&store.add(shard, &tasks).await.unwrap());
+    assert!(anew.iter().all(|id| !ids.contains(id)));
+}
+
+/// Two keys of the shard that are not among these.
+fn own_more(keys: &[TaskKey], shard: Shard) -> Vec<TaskKey> {
+    let known: BTreeSet<_> = keys.iter().collect();
+    let all = (0_u32..).map(|number| TaskKey::new(&number.to_be_bytes()).unwrap());
+    all.filter(|key| key.shard(1, 16) == shard && !known.contains(key)).take(2).collect()
+}
+
 /// Marks of used keys are moved into the past, which is the same to the server as a day that passes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs real servers: ./dev test runs it"]
@@ -479,4 +528,29 @@ async fn what_a_million_tasks_cost() {
     let bytes = (info("memory", "used_memory").await - bytes_before) / 1e6;
     println!("slots: {bytes:.1} B and {cpu:.2} µs of Redis's CPU a task, in {took:?} for {TASKS} by {BATCH}");
     assert!(bytes <= 85.0, "{bytes} B a task");
+}
+
+/// The user of the shipped file does its work with the rights there, and reaches no keys of others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs real servers: ./dev test runs it"]
+async fn the_shipped_user_suffices_and_reaches_no_other_keys() {
+    let server = tokio::task::spawn_blocking(single).await.unwrap();
+    redis_nodes::give_users(server.url()).await;
+    let options = RedisSlotsOptions {
+        username: Some("windfall-timers".into()),
+        password: Some(redis_nodes::PASSWORD.into()),
+        call_timeout_ms: 20_000,
+        connect_timeout_ms: 20_000,
+        ..RedisSlotsOptions::at(server.url())
+    };
+    let failed = slots::run(&Redis { name: "redis", options, urls: vec![server.url().to_owned()] }).await;
+    assert!(failed.is_empty(), "{failed:#?}");
+    redis_nodes::refuses(server.url(), "windfall-timers", redis_nodes::FOR_NO_USER).await;
+    let others: [&[&str]; 4] = [
+        &["HMGET", "windfall:tokens:1", "a"],
+        &["HMGET", "{wfj:0000}:e", "a"],
+        &["HMGET", "{wfq:0000}:s", "a"],
+        &["EVAL", "return redis.call('HGET', KEYS[1], 'a')", "1", "windfall:tokens:1"],
+    ];
+    redis_nodes::refuses(server.url(), "windfall-timers", &others).await;
 }

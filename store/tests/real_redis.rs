@@ -485,3 +485,44 @@ async fn ends_are_right_whoever_gives_and_takes_at_once() {
     }
     assert!(tokens >= 6, "{tokens}");
 }
+
+/// The users of the shipped file do their work with its rights, and reach no keys of others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs real servers: ./dev test runs it"]
+async fn the_shipped_users_suffice_and_reach_no_other_keys() {
+    let server = tokio::task::spawn_blocking(single).await.unwrap();
+    redis_nodes::give_users(server.url()).await;
+    let of = |user: &str| RedisOptions {
+        username: Some(user.into()),
+        password: Some(redis_nodes::PASSWORD.into()),
+        call_timeout_ms: 20_000,
+        connect_timeout_ms: 20_000,
+        ..RedisOptions::at(server.url())
+    };
+    let failed = tokens::run(&Redis { name: "redis", options: of("windfall-tokens") }).await;
+    assert!(failed.is_empty(), "{failed:#?}");
+
+    // The token service only looks.
+    let writer = RedisStore::open(of("windfall-tokens")).await.unwrap();
+    writer.put(&[put(1, "a")]).await.unwrap();
+    let reader = RedisStore::open(of("windfall-tokens-read")).await.unwrap();
+    let found = reader.get(&[key(1, "a"), key(1, "b")]).await.unwrap();
+    assert!(found[0].is_some() && found[1].is_none(), "{found:?}");
+    assert!(reader.put(&[put(1, "b")]).await.is_err());
+    assert!(reader.remove(&[key(1, "a")]).await.is_err());
+    assert!(writer.get(&[key(1, "a")]).await.unwrap()[0].is_some());
+
+    for user in ["windfall-tokens", "windfall-tokens-read"] {
+        redis_nodes::refuses(server.url(), user, redis_nodes::FOR_NO_USER).await;
+        let others: [&[&str]; 4] = [
+            &["HMGET", "{wf:0000}:s", "a"],
+            &["HMGET", "{wfj:0000}:e", "a"],
+            &["HMGET", "{wfq:0000}:s", "a"],
+            &["EVAL", "return 1", "0"],
+        ];
+        redis_nodes::refuses(server.url(), user, &others).await;
+    }
+    let changes: [&[&str]; 2] =
+        [&["HSET", "windfall:tokens:1", "a", "b"], &["HDEL", "windfall:tokens:1", "a"]];
+    redis_nodes::refuses(server.url(), "windfall-tokens-read", &changes).await;
+}

@@ -1,7 +1,8 @@
 //! Many calls, one call of the store: what is asked for while a call is under way goes with the next one.
 //!
-//! Each shard has one call under way at a time, so the busier the store is, the more goes with each call, and nobody
-//! waits where it is idle. What belongs to no shard in particular goes to the shards in turn, one call at a time too: few
+//! Each shard has one call under way at a time, so the busier the store is, the more goes with each call. Where it is idle, a
+//! piece waits for those alone that other tasks of the process are about to bring: a call costs the store ten times as much as
+//! one piece more of it. What belongs to no shard in particular goes to the shards in turn, one call at a time too: few
 //! calls with many jobs cost the store and this process less than many with few.
 
 use crate::health::Health;
@@ -24,6 +25,8 @@ const WAITING_MAX: usize = 16_384;
 const CALL_PIECES_MAX: usize = 1_024;
 /// Bytes of one call of the store at most, besides its first piece.
 const CALL_BYTES_MAX: usize = 4 << 20;
+/// How often the tasks that are about to run go first, at most, as long as each time another piece comes of it.
+const TURNS_MAX: usize = 4;
 
 /// The answers to all pieces of a call, in their order.
 pub(crate) type Answers<A> = Pin<Box<dyn Future<Output = Result<Vec<A>, JobStoreError>> + Send>>;
@@ -132,19 +135,14 @@ impl<I: Send + 'static, A: Send + 'static> Collector<I, A> {
                 taken.close();
             }
             tokio::select! {
-                piece = taken.recv(), if self.held < WAITING_MAX => match piece {
-                    Some(piece) => {
-                        self.hold(piece);
-                        // What came at the same time goes together.
-                        while self.held < WAITING_MAX && let Ok(piece) = taken.try_recv() {
-                            self.hold(piece);
-                        }
-                    }
+                piece = taken.recv(), if self.takes_more() => match piece {
+                    Some(piece) => self.hold(piece),
                     None => break,
                 },
                 () = closing.cancelled(), if !taken.is_closed() => {}
                 Some(done) = self.calls.join_next_with_id() => self.ended(done),
             }
+            self.gather(&mut taken).await;
             self.send();
         }
         while self.held > 0 || !self.calls.is_empty() {
@@ -152,6 +150,34 @@ impl<I: Send + 'static, A: Send + 'static> Collector<I, A> {
                 self.ended(done);
             }
             self.send();
+        }
+    }
+
+    /// What comes at the same time goes together: whoever is about to bring a piece goes first.
+    async fn gather(&mut self, taken: &mut mpsc::Receiver<Piece<I, A>>) {
+        self.hold_all(taken);
+        let mut before = 0;
+        for _ in 0..TURNS_MAX {
+            if self.held == before {
+                break;
+            }
+            before = self.held;
+            tokio::task::yield_now().await;
+            self.hold_all(taken);
+        }
+    }
+
+    /// Whether pieces are taken as they come. What belongs to no shard in particular waits where it is while its call is under
+    /// way, so that this task does not wake for each piece.
+    fn takes_more(&self) -> bool {
+        self.held < WAITING_MAX && !self.under_way.contains_key(&None)
+    }
+
+    fn hold_all(&mut self, taken: &mut mpsc::Receiver<Piece<I, A>>) {
+        while self.held < WAITING_MAX
+            && let Ok(piece) = taken.try_recv()
+        {
+            self.hold(piece);
         }
     }
 

@@ -36,7 +36,8 @@ pub struct ApiOptions {
     /// Connections of the queue API; those beyond are closed at once. 1 to 1,000,000, default 20,000. The admin API has 64 of
     /// its own.
     pub connections_max: usize,
-    /// The time for a request's head, and how long a connection may be idle. 100 to 3,600,000, default 75,000.
+    /// The time for a request's head, and how long a connection may be idle; up to two seconds more. 100 to 3,600,000, default
+    /// 75,000.
     pub idle_timeout_ms: u64,
     /// The time for a request's body, and for the caller to read its answer. 100 to 300,000, default 30,000.
     pub body_timeout_ms: u64,

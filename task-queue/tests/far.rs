@@ -375,7 +375,13 @@ async fn a_process_without_a_scheduler_deletes_far_jobs_and_replacing_one_does()
     let id = world.publish("x").await;
     let path = format!("/api/n/q/job/{id}");
     assert_eq!(without.wire.get(&path).await.status, 404);
+    assert_eq!(world.served.wire.get(&path).await.status, 200);
     assert_eq!(without.wire.delete(&path).await.status, 204);
+    assert_eq!(
+        world.served.wire.get(&path).await.status,
+        404,
+        "its timer waits, and it is deleted all the same"
+    );
     let replaced = world.publish("old").await;
     let new = world.served.wire.put(&format!("/api/n/q/job/{replaced}"), "new").await;
     assert_eq!(new.status, 201);

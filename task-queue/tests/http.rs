@@ -9,6 +9,8 @@ use serde_json::json;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use windfall_contract::Clock;
 use windfall_task_queue::ApiOptions;
 use windfall_task_queue::embedded::{EmbeddedJobs, EmbeddedJobsOptions};
@@ -59,6 +61,54 @@ async fn what_a_consumer_that_hung_up_was_to_get_goes_to_another_one() {
         let job = wire.get("/api/n/hung?timeout=20&ttr=600").await;
         assert_eq!((job.status, &job.json()["remain_tries"]), (200, &json!(0)), "{round}: {job:?}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_is_closed_whose_caller_sends_no_request_and_no_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = ApiOptions { idle_timeout_ms: 400, ..ApiOptions::default() };
+    let Served { queues, .. } = serve(&[("default", open(&dir, 2))], options).await;
+    let ask = async |stream: &mut TcpStream, request: &str| {
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut read = [0; 4_096];
+        let length = stream.read(&mut read).await.unwrap();
+        String::from_utf8_lossy(&read[..length]).into_owned()
+    };
+    let request = |method: &str, path: &str| {
+        format!("{method} {path} HTTP/1.1\r\nhost: h\r\nx-token: {TOKEN}\r\ncontent-length: 0\r\n\r\n")
+    };
+    let connect = async || TcpStream::connect(queues.api_address()).await.unwrap();
+    let [mut silent, mut slow, mut idle, mut busy, mut polls] =
+        [connect().await, connect().await, connect().await, connect().await, connect().await];
+    let began = Instant::now();
+    assert!(ask(&mut idle, &request("PUT", "/api/n/other")).await.starts_with("HTTP/1.1 201"));
+    polls.write_all(request("GET", "/api/n/none?timeout=2").as_bytes()).await.unwrap();
+    // A head that comes a byte at a time takes no longer than another one.
+    let trickle = async {
+        for byte in request("PUT", "/api/n/q").bytes().cycle() {
+            if slow.write_all(&[byte]).await.is_err() || began.elapsed() > Duration::from_secs(1) {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    // One that calls again and again stays, and so does one whose call goes on.
+    let call = async {
+        while began.elapsed() < Duration::from_millis(1_600) {
+            let reply = ask(&mut busy, &request("PUT", "/api/n/q")).await;
+            assert!(reply.starts_with("HTTP/1.1 201"), "{reply}");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    tokio::join!(trickle, call);
+    for stream in [&mut silent, &mut slow, &mut idle] {
+        let closed = tokio::time::timeout(Duration::from_secs(5), stream.read(&mut [0])).await.unwrap();
+        assert!(matches!(closed, Ok(0) | Err(_)), "{closed:?}");
+    }
+    let mut reply = [0; 12];
+    polls.read_exact(&mut reply).await.unwrap();
+    assert_eq!(&reply, b"HTTP/1.1 404");
+    queues.close(Duration::from_secs(5)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

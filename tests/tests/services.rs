@@ -141,7 +141,7 @@ fn batches_lists_grants_and_the_archive() {
     let unknown = operate("operator", &["release", "never-seen"]);
     assert!(unknown.code == Some(2) && unknown.stderr.contains("never-seen"), "{unknown}");
     let refused = operate("grants", &["budgets"]);
-    assert!(refused.code == Some(2) && refused.stderr.contains("operate"), "{refused}");
+    assert!(refused.code == Some(2) && refused.stderr.contains("`observe`"), "{refused}");
 
     let find = |key: &str, args: &[&str]| {
         let run = Run::new(plain()).args(["find", "--server", &service.url()]).args(args);
@@ -159,7 +159,7 @@ fn batches_lists_grants_and_the_archive() {
     let unknown = find("operator", &["never-seen"]);
     assert!(unknown.code == Some(1) && unknown.stdout.contains("does not know"), "{unknown}");
     let refused = find("grants", &["g:1"]);
-    assert!(refused.code == Some(2) && refused.stderr.contains("operate"), "{refused}");
+    assert!(refused.code == Some(2) && refused.stderr.contains("`observe`"), "{refused}");
     let wrong = find("operator", &["two\nlines"]);
     assert!(wrong.code == Some(2) && wrong.stderr.contains("trade_no"), "{wrong}");
 
@@ -176,34 +176,39 @@ fn batches_lists_grants_and_the_archive() {
 fn who_may_do_what() {
     let dir = scratch();
     let service = Service::dev(&dir.path().join("data"));
-    let paths = [
-        ("/v1/bonuses/send", "activity"),
-        ("/v1/bonuses/send-batch", "activity"),
-        ("/v1/tokens/list", "wallet-front"),
-        ("/v1/tokens/verify", "wallet-front"),
-        ("/v1/rewards/grant", "grants"),
-        ("/v1/rewards/grant-batch", "grants"),
-        ("/v1/rewards/grant-async", "grants"),
-        ("/v1/archive/list", "operator"),
-        ("/v1/archive/get", "operator"),
-        ("/v1/archive/replay", "operator"),
-        ("/v1/budgets/list", "operator"),
-        ("/v1/reserved/list", "operator"),
-        ("/v1/reserved/release", "operator"),
-        ("/v1/orders/get", "operator"),
-        ("/v1/withdrawals/held", "operator"),
-        ("/v1/ledger/mark", "operator"),
-        ("/v1/ledger/accept", "operator"),
-        ("/v1/wallet/get", "wallet-front"),
-        ("/v1/wallet/withdraw", "wallet-front"),
+    let paths: [(&str, &[&str]); 24] = [
+        ("/v1/bonuses/send", &["activity"]),
+        ("/v1/bonuses/send-batch", &["activity"]),
+        ("/v1/tokens/list", &["wallet-front"]),
+        ("/v1/tokens/verify", &["wallet-front"]),
+        ("/v1/rewards/grant", &["grants"]),
+        ("/v1/rewards/grant-batch", &["grants"]),
+        ("/v1/rewards/grant-async", &["grants"]),
+        ("/v1/archive/list", &["operator", "approver"]),
+        ("/v1/archive/get", &["operator", "approver"]),
+        ("/v1/archive/replay", &["operator"]),
+        ("/v1/budgets/list", &["operator", "approver"]),
+        ("/v1/reserved/list", &["operator", "approver"]),
+        ("/v1/reserved/release", &["operator"]),
+        ("/v1/orders/get", &["operator", "approver"]),
+        ("/v1/withdrawals/held", &["operator", "approver"]),
+        ("/v1/ledger/mark", &["operator", "approver"]),
+        ("/v1/ledger/accept", &["operator"]),
+        ("/v1/acts/propose", &["operator"]),
+        ("/v1/acts/list", &["operator", "approver"]),
+        ("/v1/acts/get", &["operator", "approver"]),
+        ("/v1/acts/approve", &["approver"]),
+        ("/v1/acts/refuse", &["operator"]),
+        ("/v1/wallet/get", &["wallet-front"]),
+        ("/v1/wallet/withdraw", &["wallet-front"]),
     ];
-    for (path, owner) in paths {
+    for (path, callers) in paths {
         assert_eq!(code(&service.post("nobody", None, path, &json!({}))), (401, "UNAUTHENTICATED"), "{path}");
-        for other in service.keys.keys().filter(|name| *name != owner) {
+        for other in service.keys.keys().filter(|name| !callers.contains(&name.as_str())) {
             let refused = service.post(other, None, path, &json!({}));
             assert_eq!(code(&refused), (403, "PERMISSION_DENIED"), "{path} by {other}");
         }
-        let unknown = service.post(owner, Some(1), path, &json!({"no_such_field": 1}));
+        let unknown = service.post(callers[0], Some(1), path, &json!({"no_such_field": 1}));
         assert!(matches!(code(&unknown).0, 400 | 403), "{path}: {unknown:?}");
     }
     // The user is never what a body says.

@@ -353,6 +353,11 @@ async fn codes(channel: &Channel, key: Option<&String>, user_id: Option<i64>) ->
         archive_client::ArchiveClient.list_held
         archive_client::ArchiveClient.get_ledger_mark
         archive_client::ArchiveClient.accept_ledger
+        acts_client::ActsClient.propose_act
+        acts_client::ActsClient.list_acts
+        acts_client::ActsClient.get_act
+        acts_client::ActsClient.approve_act
+        acts_client::ActsClient.refuse_act
     }
 }
 

@@ -6,7 +6,8 @@
 //!
 //! - [`KeyRing`] opens and verifies; [`KeyRing::minter`] gives a [`Minter`] for one tenant.
 //! - [`TokenFields`] is what a token says.
-//! - [`KeyFile`] is the key ring on disk, as an operator changes it: create, add, promote, retire, destroy.
+//! - [`KeyFile`] is the key ring on disk, as an operator changes it: create, add, promote, retire, destroy;
+//!   [`KeyRingFile`] is the same file as a running process follows it.
 //!
 //! Not here: the token store, and the check of arguments (`windfall_proto::order`). Beside the key file, nothing
 //! here does I/O or reads a clock.
@@ -47,6 +48,7 @@
 //! ```
 
 mod fields;
+mod follow;
 mod fork;
 mod key;
 mod keyfile;
@@ -65,6 +67,7 @@ mod text;
 mod xaes;
 
 pub use fields::TokenFields;
+pub use follow::KeyRingFile;
 pub use key::{Algorithm, KeyId, KeyInfo, State, UnknownAlgorithm};
 pub use keyfile::{ChangeError, KeyFile, KeyFileError};
 pub use mint::{MintError, Minter};

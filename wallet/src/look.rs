@@ -35,6 +35,10 @@ pub enum LineKind {
     Return,
     /// A reward that its downstream has paid; no balance contains it.
     Settled,
+    /// Money that operators took back from the balance.
+    TakenBack,
+    /// A reward that its downstream had paid, and has got back.
+    SettledTakenBack,
 }
 
 /// A movement.
@@ -165,6 +169,8 @@ impl From<FlowLine> for Line {
                 FlowKind::Withdrawal => LineKind::Withdrawal,
                 FlowKind::Return => LineKind::Return,
                 FlowKind::Settled => LineKind::Settled,
+                FlowKind::TakenBack => LineKind::TakenBack,
+                FlowKind::SettledTakenBack => LineKind::SettledTakenBack,
             },
             reference: line.trade_no,
             bonus_type: line.bonus_type,

@@ -70,6 +70,8 @@ fn line(line: Line) -> FlowLine {
         LineKind::Withdrawal => FlowKind::Withdrawal,
         LineKind::Return => FlowKind::Return,
         LineKind::Settled => FlowKind::Settled,
+        LineKind::TakenBack => FlowKind::TakenBack,
+        LineKind::SettledTakenBack => FlowKind::SettledTakenBack,
     };
     FlowLine {
         kind: kind.into(),
@@ -91,6 +93,9 @@ fn reply(receipt: Receipt, amount: i64) -> Result<WithdrawReply, Status> {
         WithdrawalOutcome::Short { balance } => {
             let message = format!("the balance is {balance}, too little for {amount}");
             return Err(Status::failed_precondition(message));
+        }
+        WithdrawalOutcome::Frozen => {
+            return Err(Status::failed_precondition("the user's withdrawals are frozen; nothing was kept"));
         }
         WithdrawalOutcome::Conflict => {
             let message = "the withdrawal id was used for another user, type or amount";

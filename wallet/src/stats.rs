@@ -32,6 +32,8 @@ declare_metrics! {
             pub short: u64 as "short",
             /// Withdrawals whose id was taken.
             pub taken: u64 as "taken",
+            /// Withdrawals of users whom two operators have frozen.
+            pub frozen: u64 as "frozen",
             /// Withdrawals without an answer.
             pub unanswered: u64 as "unanswered",
             /// Withdrawals with wrong arguments, or that the ledger takes none of.
@@ -67,6 +69,7 @@ impl Counters {
             Ok(Receipt { outcome: WithdrawalOutcome::Refused(_), .. }) => &self.refused,
             Ok(Receipt { outcome: WithdrawalOutcome::Short { .. }, .. }) => &self.short,
             Ok(Receipt { outcome: WithdrawalOutcome::Conflict, .. }) => &self.taken,
+            Ok(Receipt { outcome: WithdrawalOutcome::Frozen, .. }) => &self.frozen,
             Err(WithdrawError::Unanswered { .. }) => &self.unanswered,
             Err(WithdrawError::Invalid { .. } | WithdrawError::Tokens(_) | WithdrawError::Refused(_)) => {
                 &self.invalid

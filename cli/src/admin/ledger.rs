@@ -1,5 +1,5 @@
-//! `windfall ledger`: seals the journal, proves that nobody has changed what was sealed, and brings up a ledger that
-//! older versions wrote.
+//! `windfall ledger`: seals the journal, proves that nobody has changed what was sealed, prepares a ledger for users with few
+//! rights, and brings up a ledger that older versions wrote.
 
 use super::{now_ms, utc};
 use crate::drivers::{LedgerMark, Migration};
@@ -50,6 +50,17 @@ pub enum LedgerCommand {
         /// Print one JSON object
         #[arg(long)]
         json: bool,
+    },
+    /// Make the tables of a ledger in PostgreSQL as the user who is to own them, and give the groups of
+    /// deploy/postgres/roles.sql their rights on them
+    ///
+    /// With it no process needs the right to make tables. Run it with a user of the group windfall_owner, after roles.sql and
+    /// before the first process, and again with each new release before its processes. It makes what is missing, changes no row,
+    /// and may be run beside processes, and again.
+    Prepare {
+        /// The options file of the services, which names the ledger; WINDFALL_OPTION_LEDGER__POSTGRES__URL names the owner
+        #[arg(long)]
+        config: Option<PathBuf>,
     },
     /// Bring a ledger in PostgreSQL that an older version wrote to the newest version: the last step of an upgrade
     ///
@@ -111,6 +122,7 @@ pub fn run(command: &LedgerCommand) -> Result<Outcome> {
             seal(sealer, &mut anchor, mark.as_ref(), *every_s, *json)
         }
         LedgerCommand::Verify { place, json } => verify(place, *json),
+        LedgerCommand::Prepare { config } => prepare(config.as_deref()),
         LedgerCommand::Migrate { config, how } => migrate(config.as_deref(), *how),
     }
 }
@@ -170,6 +182,18 @@ fn needs_a_person(error: &SealError, goes_on: bool) -> bool {
         SealError::Ledger(error) => matches!(error, LedgerError::Damaged(_)),
         SealError::Anchor(_) => false,
     }
+}
+
+fn prepare(config: Option<&Path>) -> Result<Outcome> {
+    let options = ServiceOptions::load(config, None)?;
+    let guard = options.open_mark()?.map(|mark| mark.guard).unwrap_or_default();
+    match options.ledger.prepare(guard)? {
+        None => println!("a ledger in a file is made by its process; nothing is to be done"),
+        Some(version) => {
+            println!("the ledger has version {version}; its tables and the rights on them are made")
+        }
+    }
+    Ok(Outcome::Clean)
 }
 
 fn migrate(config: Option<&Path>, how: Migration) -> Result<Outcome> {

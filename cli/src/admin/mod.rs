@@ -2,6 +2,7 @@
 //! timers, jobs, capacity.
 
 pub mod access;
+mod acts;
 pub mod archive;
 mod ask;
 pub mod backfill;
@@ -12,6 +13,7 @@ pub mod ledger;
 mod ledger_mark;
 pub mod operate;
 pub mod plan;
+pub mod reconcile;
 pub mod rules;
 pub mod salvage;
 pub mod schedule;

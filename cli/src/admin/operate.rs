@@ -1,11 +1,12 @@
 //! `windfall operate`: what operators ask of running services, over gRPC.
 
+use super::acts;
 use super::ask::{Server, more, show, value};
 use super::ledger_mark;
 use crate::outcome::Outcome;
 use anyhow::Result;
 use serde_json::json;
-use windfall_client::{ArchiveClient, CallError};
+use windfall_client::{ActsClient, ArchiveClient, CallError};
 use windfall_proto::v1::{
     AcceptLedgerRequest, GrantOutcome, ListArchiveRequest, ListHeldRequest, ListReservedRequest,
 };
@@ -64,7 +65,8 @@ enum Ask {
     Budgets,
     /// List orders that have held budget for long: their downstream has not decided, or their event has not arrived
     Reserved(Page),
-    /// End reserved orders: their budget becomes free again, and the archive gets an entry
+    /// End reserved orders: their budget becomes free again, and the archive gets an entry. For an order that waits for its
+    /// payer, which may have paid it, this proposes an act to another operator and needs --reason and --evidence
     Release {
         /// The orders' numbers
         #[arg(required = true)]
@@ -72,10 +74,18 @@ enum Ask {
         /// Their activity; needed where several activities have a reserved order with such a number
         #[arg(long, default_value = "")]
         activity: String,
+        /// Why; kept with the act
+        #[arg(long, requires = "evidence")]
+        reason: Option<String>,
+        /// What proves it; kept with the act
+        #[arg(long, requires = "reason")]
+        evidence: Option<String>,
         /// Who asks for it; kept beside the name of the key
         #[arg(long, env = "USER", default_value = "")]
         actor: String,
     },
+    #[command(flatten)]
+    Acts(acts::Acts),
     /// List withdrawals that have been held for long: their payer has not said whether it paid, and is asked again
     Held(Page),
     /// Show whether the ledger holds its mark: one that went back in time pays nothing out
@@ -118,8 +128,9 @@ pub fn run(args: &OperateArgs) -> Result<Outcome> {
     let options = args.server.options()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let client = ArchiveClient::open(options)?;
-        match ask(&client, &args.command, args.json).await {
+        let clients =
+            Clients { archive: ArchiveClient::open(options.clone())?, acts: ActsClient::open(options)? };
+        match ask(&clients, &args.command, args.json).await {
             Ok(outcome) => Ok(outcome),
             Err(error @ (CallError::Busy { .. } | CallError::Unanswered(_))) => {
                 eprintln!("windfall: {error}");
@@ -130,8 +141,25 @@ pub fn run(args: &OperateArgs) -> Result<Outcome> {
     })
 }
 
-async fn ask(client: &ArchiveClient, command: &Ask, json: bool) -> Result<Outcome, CallError> {
+/// The services that are asked.
+struct Clients {
+    archive: ArchiveClient,
+    acts: ActsClient,
+}
+
+async fn ask(clients: &Clients, command: &Ask, json: bool) -> Result<Outcome, CallError> {
+    let client = &clients.archive;
     match command {
+        Ask::Acts(command) => return acts::ask(&clients.acts, command, json).await,
+        Ask::Release { trade_nos, activity, reason: Some(reason), evidence: Some(evidence), actor } => {
+            let because = acts::Because::of(reason, evidence, actor);
+            for (done, trade_no) in trade_nos.iter().enumerate() {
+                let order = (activity.clone(), trade_no.clone());
+                if let Err(error) = acts::release(&clients.acts, order, &because, json).await {
+                    return after_some(done, error);
+                }
+            }
+        }
         Ask::Archive { reason, trade_no, open, after, limit } => {
             let (reason, trade_no) = (reason.clone(), trade_no.clone());
             let request =
@@ -179,7 +207,7 @@ async fn ask(client: &ArchiveClient, command: &Ask, json: bool) -> Result<Outcom
             show(&reply.orders, json);
             more(!reply.next_after.is_empty(), reply.next_after);
         }
-        Ask::Release { trade_nos, activity, actor } => {
+        Ask::Release { trade_nos, activity, actor, .. } => {
             for (done, trade_no) in trade_nos.iter().enumerate() {
                 match client.release(activity.clone(), trade_no.clone(), actor.clone()).await {
                     Ok(()) => println!("released {trade_no}"),

@@ -80,6 +80,7 @@ fn check_sums(book: &mut Book, ledger: &LedgerReader, rules: &dyn ChangeRules) -
         ("users' accounts below 0", sums.overdrawn),
         ("budgets whose total is not what funded them", sums.wrong_totals),
         ("budgets whose used part is not the sum of their orders", sums.wrong_used),
+        ("reversals and adjustments that are not those of operators' acts", sums.wrong_acts),
         ("budgets beyond their total", sums.budgets_over),
         ("budgets whose reserved part is not the sum of their orders", sums.wrong_reserved),
     ];

@@ -83,17 +83,6 @@ pub struct DemoArgs {
     json: bool,
 }
 
-/// Arguments of `windfall reconcile`.
-#[derive(Debug, Clone, clap::Args)]
-pub struct ReconcileArgs {
-    /// The data directory of a demo
-    #[arg(long)]
-    data: PathBuf,
-    /// Print one JSON object on standard output and nothing else there
-    #[arg(long)]
-    json: bool,
-}
-
 /// Runs a demo.
 pub fn demo(args: &DemoArgs) -> Result<Outcome> {
     if let Some(timers) = args.timers.timers {
@@ -120,11 +109,11 @@ pub fn demo(args: &DemoArgs) -> Result<Outcome> {
 }
 
 /// Checks the files of an earlier demo.
-pub fn reconcile(args: &ReconcileArgs) -> Result<Outcome> {
-    let (data, manifest) = DataDir::open(&args.data)?;
+pub fn reconcile(data: &Path, json: bool) -> Result<Outcome> {
+    let (data, manifest) = DataDir::open(data)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let report = runtime.block_on(check(&data, &manifest, None))?;
-    print(&report, args.json)
+    print(&report, json)
 }
 
 /// Keeps what a run leaves on shared servers apart from other runs.

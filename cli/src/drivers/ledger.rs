@@ -5,9 +5,10 @@ use crate::place;
 use anyhow::{Context, Result};
 use serde::Deserialize;
 use std::path::Path;
+use std::sync::Arc;
 #[cfg(feature = "postgres")]
 use windfall_ledger::PostgresOptions;
-use windfall_ledger::{Guard, Ledger, LedgerOptions, LedgerReader, Sealer, Unbudgeted};
+use windfall_ledger::{Auditor, Guard, Ledger, LedgerOptions, LedgerReader, Sealer, Unbudgeted};
 use windfall_tls::TlsOptions;
 
 /// How a ledger that older versions wrote is migrated.
@@ -111,6 +112,15 @@ impl LedgerAt {
         .context("the ledger cannot be opened for sealing")
     }
 
+    /// Opens it for auditing, beside the processes that write it. Blocks.
+    pub fn open_auditor(&self, data: &Path) -> Result<Auditor> {
+        match self {
+            Self::File => Ok(Auditor::open(place::ledger(data))?),
+            Self::Postgres(at) => at.open_auditor(),
+        }
+        .context("the ledger cannot be opened for auditing")
+    }
+
     /// Makes the journal of one that older versions wrote and that holds the guard's marks; `None` where its process does that
     /// when it opens it. Blocks.
     pub fn migrate(&self, how: Migration, guard: &Guard) -> Result<Option<(i64, i64)>> {
@@ -119,6 +129,15 @@ impl LedgerAt {
             Self::Postgres(at) => at.migrate(how, guard).map(Some),
         }
         .context("the ledger cannot be migrated")
+    }
+
+    /// Makes the tables of one in PostgreSQL, and the rights on them; `None` for one in a file. Blocks.
+    pub fn prepare(&self, guard: Arc<Guard>) -> Result<Option<i64>> {
+        match self {
+            Self::File => Ok(None),
+            Self::Postgres(at) => at.prepare(guard).map(Some),
+        }
+        .context("the ledger cannot be prepared")
     }
 
     /// Opens it for reading alone. Blocks.
@@ -155,6 +174,10 @@ impl PostgresAt {
         Ok(Sealer::connect(&self.url, &self.options())?)
     }
 
+    fn open_auditor(&self) -> Result<Auditor> {
+        Ok(Auditor::connect(&self.url, &self.options())?)
+    }
+
     fn migrate(&self, how: Migration, guard: &Guard) -> Result<(i64, i64)> {
         let options = windfall_ledger::MigrateOptions {
             watch_ms: how.watch_s.saturating_mul(1_000),
@@ -163,6 +186,10 @@ impl PostgresAt {
         };
         let done = Ledger::migrate(&self.url, &self.options(), options, guard)?;
         Ok((done.from, done.to))
+    }
+
+    fn prepare(&self, guard: Arc<Guard>) -> Result<i64> {
+        Ok(Ledger::prepare(&self.url, &self.options(), guard)?)
     }
 
     fn open_reader(&self) -> Result<LedgerReader> {
@@ -190,7 +217,15 @@ impl PostgresAt {
         Driver::Postgres.absent()
     }
 
+    fn open_auditor(&self) -> Result<Auditor> {
+        Driver::Postgres.absent()
+    }
+
     fn migrate(&self, _how: Migration, _guard: &Guard) -> Result<(i64, i64)> {
+        Driver::Postgres.absent()
+    }
+
+    fn prepare(&self, _guard: Arc<Guard>) -> Result<i64> {
         Driver::Postgres.absent()
     }
 

@@ -18,11 +18,17 @@ use windfall_token::{Algorithm, KeyFile};
 const OPERATOR: &str = "operator";
 
 /// Callers of a try-out: name, roles, whether it may name users, and what it is for.
-const CALLERS: [(&str, &str, bool, &str); 5] = [
+const CALLERS: [(&str, &str, bool, &str); 6] = [
     ("activity", r#"["send"]"#, false, "sends rewards"),
-    ("wallet-front", r#"["verify"]"#, true, "sees and empties wallets, names users by x-windfall-user"),
+    (
+        "wallet-front",
+        r#"["verify", "withdraw"]"#,
+        true,
+        "sees and empties wallets, names users by x-windfall-user",
+    ),
     ("grants", r#"["grant"]"#, false, "grants without a queue"),
     (OPERATOR, r#"["operate"]"#, false, "archive, budgets, /metrics; signs in to the console"),
+    ("approver", r#"["observe", "approve"]"#, false, "the second person, who approves what the operator proposes"),
     ("scheduler", r#"["schedule"]"#, false, "adds timers, to the targets `hook` and `rewards`, and jobs"),
 ];
 
@@ -160,7 +166,7 @@ fn write_access(path: &Path, tenant: &str) -> Result<()> {
             path.display()
         );
     }
-    let mut text = format!("{MARK} at each start.\n");
+    let mut text = format!("{MARK} at each start.\nversion = 2\n");
     for (name, roles, may_name_users, purpose) in CALLERS {
         let MintedKey { text: key, sha256 } =
             mint_key().context("the system gives no random numbers, so no key can be made")?;

@@ -4,6 +4,7 @@
 //! ([`crate::wiring`]), [`role`] is the work of each role, [`mod@run`] the life of a process from its start to the last
 //! drained record; [`metrics`], [`connectors`] and [`dev`] are what their names say.
 
+mod auditor;
 mod connectors;
 mod console;
 pub mod dev;

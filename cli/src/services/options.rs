@@ -14,6 +14,7 @@ use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use windfall_auditor::AuditorOptions;
 use windfall_connectors::{GrpcOptions, HttpOptions};
 use windfall_console::ConsoleOptions;
 use windfall_edge::ServeOptions;
@@ -74,6 +75,8 @@ pub struct ServiceOptions {
     pub task_queue: TaskQueueAt,
     /// The options of the console: operators' web page.
     pub console: ConsoleOptions,
+    /// The pace of the auditor.
+    pub auditor: AuditorOptions,
     /// The options of the token verifier.
     pub token_service: TokenOptions,
     /// The time-outs of wallets.
@@ -333,6 +336,7 @@ impl Default for ServiceOptions {
             jobs: None,
             task_queue: TaskQueueAt::default(),
             console: ConsoleOptions::default(),
+            auditor: AuditorOptions::default(),
             token_service: TokenOptions::default(),
             wallet: WalletOptions::default(),
             serve: ServeOptions::default(),
@@ -366,6 +370,7 @@ impl ServiceOptions {
         options.scheduler.check(&options.brokers, &options.task_queue.pools)?;
         options.task_queue.check()?;
         options.console.check()?;
+        options.auditor.check()?;
         options.task_queue.check_far_jobs(&options.scheduler)?;
         if let Some(jobs) = &options.jobs {
             jobs.check(options.scheduler.store.is_shared())?;

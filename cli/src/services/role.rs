@@ -24,6 +24,8 @@ pub enum Role {
     TaskQueue,
     /// Shows the fleet to operators, in a browser.
     Console,
+    /// Reconciles the ledger, all the time.
+    Auditor,
 }
 
 impl Role {
@@ -39,6 +41,7 @@ impl Role {
             Self::Scheduler => "scheduler",
             Self::TaskQueue => "task-queue",
             Self::Console => "console",
+            Self::Auditor => "auditor",
         }
     }
 
@@ -67,8 +70,8 @@ impl Role {
             Self::Wallet => Work { serves_wallets: true, ..NOTHING },
             Self::SdkGateway => Work { sends: true, ..NOTHING },
             Self::Scheduler => Work { schedules: true, ..NOTHING },
-            // They run on nothing that is wired: `services/task_queue.rs` and `services/console.rs` start them.
-            Self::TaskQueue | Self::Console => NOTHING,
+            // They run on nothing that is wired: `services/task_queue.rs`, `console.rs` and `auditor.rs` start them.
+            Self::TaskQueue | Self::Console | Self::Auditor => NOTHING,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! A role's life: open, serve, drain, close.
 
+use super::auditor;
 use super::console::{self, Showing};
 use super::dev;
 use super::metrics;
@@ -14,8 +15,10 @@ use crate::wiring::Hopeless;
 use anyhow::{Context, Result, anyhow, bail};
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use windfall_auditor::AuditsService;
 use windfall_config::LiveRules;
 use windfall_contract::Clock;
 use windfall_edge::{AccessSource, Health, Metrics, Need, Parts as Served, Router};
@@ -95,6 +98,9 @@ async fn live(role: Role, mut options: ServiceOptions, is_dev: bool) -> Result<O
     if role == Role::Console {
         return console::live(&options, &mut stops, &clock).await;
     }
+    if role == Role::Auditor {
+        return auditor::live(&options, &mut stops, &clock).await;
+    }
     if is_dev {
         dev::prepare(&mut options, &clock)?;
     }
@@ -123,11 +129,19 @@ async fn live(role: Role, mut options: ServiceOptions, is_dev: bool) -> Result<O
     };
     let measured = Metrics::new();
     let pools = pulling.as_ref().map(Pulling::counters).unwrap_or_default();
-    metrics::export(&measured, &metrics::Sources::of(&parts, &health).with_pools(pools));
+    let audit = match options.has_auditor(role) {
+        true => Some(options.start_auditor(&clock)?),
+        false => None,
+    };
+    let sources = metrics::Sources::of(&parts, &health).with_pools(pools).with_audit(audit.clone());
+    metrics::export(&measured, &sources);
     if let Some(pulling) = &pulling {
         pulling.show_metrics(measured.clone());
     }
     let mut router = parts.router(role, &options.tenant);
+    if let Some(audit) = &audit {
+        router = router.audits(Arc::new(AuditsService::new(audit.clone())));
+    }
     let showing = match options.has_console(role) {
         true => Some(Showing::open(&options, role, &access, Some(&measured), &clock)?),
         false => None,
@@ -168,6 +182,10 @@ async fn live(role: Role, mut options: ServiceOptions, is_dev: bool) -> Result<O
         }
         if let Some(pulling) = pulling {
             pulling.close(left(began) / 2).await;
+        }
+        if let Some(audit) = audit {
+            // Before the writer of a ledger in a file, which closes it last.
+            auditor::close(audit).await;
         }
         let closed = parts.close(left(began)).await;
         for task in followed {

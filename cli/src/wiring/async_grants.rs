@@ -9,12 +9,14 @@ use super::queues;
 use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use windfall_config::LiveRules;
 use windfall_contract::broker::Lag;
+use windfall_contract::rules::Rules;
 use windfall_proto::event::EventRef;
 use windfall_proto::record::{self, Head};
 use windfall_queue_virtual::{Fanout, PendingRecord, QueueId, Side, Undelivered};
@@ -23,7 +25,7 @@ use windfall_signing::{QueueTag, SignError, Signer};
 
 /// How long a record is offered to its queue's topics.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// The lag above which queues count as behind.
+/// The lag above which a queue counts as behind.
 const LAG_MAX_RECORDS: u64 = 1_000;
 /// The least wait after a record that was not taken.
 const RETRY_MS: u64 = 200;
@@ -165,11 +167,12 @@ impl EventQueue for AsyncGrantQueue {
     }
 }
 
-/// Writes lost events again. While the queues are behind, an order is old because its event waits there, and a copy of
-/// it would only make them longer; so their `lag` is asked for first.
+/// Writes lost events again. While a queue is behind, an order is old because its event waits there, and a copy of it would only
+/// make the queue longer; so the `lag` of each queue is asked for first, and what belongs to other queues goes on.
 ///
-/// An order is due in the look that ends the period in which it came of age. The period is the time since the last look
-/// that the ledger answered: asking brokers takes time, and a look that was left out must not leave out its orders.
+/// Where processes do not share the work, an order is due in the look that ends the period in which it came of age. The period
+/// is the time since the last look that the ledger answered: asking brokers takes time, and a look that was left out must not
+/// leave out its orders.
 pub fn write_again(
     tasks: &Tasks,
     grants: AsyncGrants,
@@ -191,30 +194,50 @@ async fn look_for_lost(
     brokers: Brokers,
     looked: Arc<Mutex<Instant>>,
 ) {
+    let mut was_alone = false;
     loop {
         tokio::time::sleep(Duration::from_millis(again.every_ms)).await;
-        let lag = queues::lag(&rules.current(), &brokers).await;
+        let in_force = rules.current();
+        let lag = queues::lag(&in_force, &brokers).await;
         // Taken after the brokers' answers, however late they came: ages are judged from here on.
         let began = Instant::now();
         let since = *looked.lock();
         let every_ms = u64::try_from((began - since).as_millis()).unwrap_or(u64::MAX);
-        let behind = lag.into_values().flatten().map(Lag::records).sum::<u64>() > LAG_MAX_RECORDS;
-        // Queues that never empty must not keep a lost event lost.
-        if behind && every_ms < again.after_ms {
-            continue;
-        }
-        let outcome = grants.write_again(Again { every_ms, ..again }).await;
+        let outcome = grants.write_again(Again { every_ms, ..again }, |activity, scene, bonus_type| {
+            is_behind(&in_force, &lag, [activity, scene, bonus_type])
+        });
+        let outcome = outcome.await;
         if outcome.is_ok() {
             *looked.lock() = began;
         }
         match outcome {
-            Ok(done) if done.written > 0 || done.failed > 0 => {
-                tracing::warn!(?done, "orders are reserved for long; their events are written again");
+            Ok(done) => {
+                if done.written > 0 || done.failed > 0 {
+                    tracing::warn!(?done, "orders are reserved for long; their events are written again");
+                }
+                if done.is_alone && !was_alone {
+                    tracing::error!(
+                        "the tables order_copies and order_copies_listing are missing in the ledger, and its user may not \
+                         make or use them: each process writes lost events again by itself. Grant the user CREATE on the \
+                         ledger's schema once, or rights to these tables"
+                    );
+                }
+                was_alone = done.is_alone;
             }
-            Ok(_) => {}
             Err(error) => tracing::warn!(%error, "the ledger did not say which orders are reserved"),
         }
     }
+}
+
+/// Whether the queue of an activity, a scene and a bonus type is behind. Queues that its events are requeued to are not
+/// counted: rules often name each other's, and one that is behind would hold back all.
+fn is_behind(rules: &Rules, lag: &BTreeMap<String, Option<Lag>>, key: [&str; 3]) -> bool {
+    let [activity, scene, bonus_type] = key;
+    let queue = rules.route(activity, scene, bonus_type).and_then(|route| rules.queues.get(&route.queue));
+    let Some(queue) = queue else { return false };
+    let topics = [&queue.master, &queue.backup];
+    let records = topics.into_iter().filter_map(|topic| lag.get(topic).copied().flatten()).map(Lag::records);
+    records.sum::<u64>() > LAG_MAX_RECORDS
 }
 
 impl Pack {
@@ -254,5 +277,30 @@ impl PendingRecord for PendingAsyncGrant {
 
     fn undelivered(self: Box<Self>, _why: Undelivered) {
         self.done.send(false).ok();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+    use super::*;
+    use crate::services::dev;
+
+    #[test]
+    fn a_queue_that_is_behind_holds_back_its_own_events_alone() {
+        let rules = windfall_config::parse_rules(dev::RULES, None).unwrap();
+        let queue_of = |bonus_type: &str| rules.route("spring", "rain", bonus_type).unwrap().queue.clone();
+        let (cash, coin) = (queue_of("cash"), queue_of("coin"));
+        assert_ne!(cash, coin, "the rules have a queue for each");
+        let lag_of = |records| Some(Lag { committed: 5, end: 5 + records, ..Lag::default() });
+        let lag = |topic: &String, records| BTreeMap::from([(topic.clone(), lag_of(records))]);
+        let behind =
+            |lag: &BTreeMap<_, _>, bonus_type| is_behind(&rules, lag, ["spring", "rain", bonus_type]);
+        let backup = &rules.queues[&cash].backup;
+        assert!(behind(&lag(backup, LAG_MAX_RECORDS + 1), "cash"));
+        assert!(!behind(&lag(backup, LAG_MAX_RECORDS), "cash"));
+        assert!(!behind(&lag(backup, LAG_MAX_RECORDS + 1), "coin"), "of another queue");
+        assert!(!behind(&BTreeMap::from([(backup.clone(), None)]), "cash"), "its broker does not say");
     }
 }

@@ -143,8 +143,9 @@ impl Wiring {
             own.background.push(queues::follow(&own.tasks, &own.rules, Arc::clone(fanout)));
         }
         if let (Some(keys), true) = (keys, work.verifies_tokens()) {
-            own.start_verifier(options.token_service, keys, tokens, &options.keys_file)?;
+            own.start_verifier(options.token_service, keys, tokens)?;
         }
+        own.follow_keys(&options.keys_file);
         if let (Some(verifier), Some(rewards), true) = (&own.verifier, &own.rewards, work.serves_wallets) {
             let rewards = Arc::new(rewards.clone().with_fuses(fuses(&own.rules, &own.budgets)));
             let (verifier, accounts) = (Arc::new(verifier.clone()), Arc::clone(&rewards) as _);
@@ -306,14 +307,25 @@ impl Wiring {
         options: TokenOptions,
         keys: KeyRing,
         store: Arc<dyn TokenStore>,
-        keys_file: &Path,
     ) -> Result<()> {
         let verifier = KeyRingVerifier::open(options, TokenParts { keys, store, rules: self.rules.clone() })?;
-        let taking = verifier.clone();
-        let take = move |ring| taking.set_keys(ring).map_err(|error| error.to_string());
-        self.background.push(keys::follow(&self.tasks, keys_file, take));
         self.verifier = Some(verifier);
         Ok(())
+    }
+
+    /// Follows the key ring for all that mints and judges tokens here; what judges has a key first.
+    fn follow_keys(&mut self, keys_file: &Path) {
+        let (verifier, sdks) = (self.verifier.clone(), self.sdks.values().cloned().collect::<Vec<_>>());
+        if verifier.is_none() && sdks.is_empty() {
+            return;
+        }
+        let take = move |ring: KeyRing| {
+            if let Some(verifier) = &verifier {
+                verifier.set_keys(ring.clone()).map_err(|error| error.to_string())?;
+            }
+            sdks.iter().try_for_each(|sdk| sdk.set_keys(&ring)).map_err(|error| error.to_string())
+        };
+        self.background.push(keys::follow(&self.tasks, keys_file, take));
     }
 
     /// Tokens dropped from the store because their reward was credited, and removals given up.

@@ -228,7 +228,7 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// What finally failed, and what has not ended: for operators. Role: operate.
+// What finally failed, and what has not ended: for operators. Roles: observe, operate.
 type ArchiveClient interface {
 	// A page of the archive, oldest first.
 	ListArchive(ctx context.Context, in *ListArchiveRequest, opts ...grpc.CallOption) (*ListArchiveReply, error)
@@ -375,7 +375,7 @@ func (c *archiveClient) AcceptLedger(ctx context.Context, in *AcceptLedgerReques
 // All implementations must embed UnimplementedArchiveServer
 // for forward compatibility.
 //
-// What finally failed, and what has not ended: for operators. Role: operate.
+// What finally failed, and what has not ended: for operators. Roles: observe, operate.
 type ArchiveServer interface {
 	// A page of the archive, oldest first.
 	ListArchive(context.Context, *ListArchiveRequest) (*ListArchiveReply, error)

@@ -467,7 +467,7 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// Role: operate. Fires the timers of a past time again that the far tier keeps, under their ids. What was cancelled, moved or
+// Roles: operate, observe. Fires the timers of a past time again that the far tier keeps, under their ids. What was cancelled, moved or
 // changed, or still waits, is left out. A backfill is named by its range, tenant, target and name, and fires each id once,
 // however often it is begun: another run of it goes on where the last one ended, also one whose process has died. Another
 // `name` makes another backfill. A run belongs to the process that was asked: ask the same one how it stands.
@@ -524,7 +524,7 @@ func (c *backfillsClient) CancelBackfill(ctx context.Context, in *CancelBackfill
 // All implementations must embed UnimplementedBackfillsServer
 // for forward compatibility.
 //
-// Role: operate. Fires the timers of a past time again that the far tier keeps, under their ids. What was cancelled, moved or
+// Roles: operate, observe. Fires the timers of a past time again that the far tier keeps, under their ids. What was cancelled, moved or
 // changed, or still waits, is left out. A backfill is named by its range, tenant, target and name, and fires each id once,
 // however often it is begun: another run of it goes on where the last one ended, also one whose process has died. Another
 // `name` makes another backfill. A run belongs to the process that was asked: ask the same one how it stands.

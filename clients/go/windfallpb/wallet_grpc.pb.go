@@ -28,7 +28,7 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// Role: verify. The user is the authenticated end user of the call, never a field of a request.
+// Roles: verify, withdraw. The user is the authenticated end user of the call, never a field of a request.
 type WalletClient interface {
 	// Balances and the newest movements, with rewards on their way merged in: the tokens that the front end holds and
 	// those of the store, less what has been credited meanwhile.
@@ -74,7 +74,7 @@ func (c *walletClient) Withdraw(ctx context.Context, in *WithdrawRequest, opts .
 // All implementations must embed UnimplementedWalletServer
 // for forward compatibility.
 //
-// Role: verify. The user is the authenticated end user of the call, never a field of a request.
+// Roles: verify, withdraw. The user is the authenticated end user of the call, never a field of a request.
 type WalletServer interface {
 	// Balances and the newest movements, with rewards on their way merged in: the tokens that the front end holds and
 	// those of the store, less what has been credited meanwhile.

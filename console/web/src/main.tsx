@@ -162,8 +162,8 @@ function Shell(props: { user: Who; settings: preact.ComponentChildren; theme: Th
   const { user, settings, theme, onSignOut } = props;
   const [at, setAt] = useState(route);
   const main = useRef<HTMLElement>(null);
-  const isOperator = user.roles.includes("operate");
-  const { sample, isStale, error } = useSample(isOperator);
+  const mayObserve = user.roles.includes("observe");
+  const { sample, isStale, error } = useSample(mayObserve);
   useEffect(() => {
     const moved = () => {
       setAt(route());
@@ -207,7 +207,7 @@ function Shell(props: { user: Who; settings: preact.ComponentChildren; theme: Th
           <Mark />
           <span>Windfall</span>
         </a>
-        {isOperator && (
+        {mayObserve && (
           <span class={`pulse ${isStale || error ? "bad" : "good"}`} role="status">
             {isStale || error ? t("app.stale") : t("app.live")}
           </span>
@@ -239,8 +239,8 @@ function Shell(props: { user: Who; settings: preact.ComponentChildren; theme: Th
       <main ref={main} tabIndex={-1}>
         {stuck && <Note level="bad">{t("app.stuck", { why: stuck })}</Note>}
         {error && <Note level="bad">{error}</Note>}
-        {at.page === "flow" && !isOperator && <Note level="info">{t("flow.role")}</Note>}
-        {at.page === "flow" && isOperator && <FlowPage sample={sample} theme={theme} at={at.query.get("at")} />}
+        {at.page === "flow" && !mayObserve && <Note level="info">{t("flow.role")}</Note>}
+        {at.page === "flow" && mayObserve && <FlowPage sample={sample} theme={theme} at={at.query.get("at")} />}
         {at.page === "find" && <FindPage query={at.query} user={user} />}
         {at.page === "archive" && <ArchivePage query={at.query} />}
         {at.page === "held" && <HeldPage />}

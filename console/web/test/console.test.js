@@ -243,7 +243,7 @@ test("a reward is found by its order for whoever may see wallets", async () => {
   await shot(page, "find");
   // What this key may not see is refused by the services, and told.
   await go(page, "budgets");
-  await page.getByText("role `operate`").waitFor();
+  await page.getByText("role `observe`").waitFor();
   await audit(page, "a refusal");
   await close();
 });

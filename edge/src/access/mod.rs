@@ -29,7 +29,7 @@ const PROOFS_MAX: usize = 8;
 ///     [[caller]]
 ///     name = "wallet-front"
 ///     tenant = "windfall"
-///     roles = ["verify"]
+///     roles = ["verify", "withdraw"]
 ///     key_sha256 = "{}"
 ///     may_name_users = true
 /// "#, key.sha256))?;
@@ -40,6 +40,15 @@ pub struct Access {
     entries: Vec<Entry>,
     jwt: Option<JwtOptions>,
     version: String,
+}
+
+/// What the roles of a file mean: its key `version`, which older releases do not know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Meaning {
+    /// `verify` includes `withdraw`, as before there was this role.
+    One,
+    /// Each role is what its name says.
+    Two,
 }
 
 /// Why an access file was refused. It changes nothing then: the last good one stays (I6).
@@ -78,6 +87,8 @@ pub enum AccessError {
 pub(crate) struct Entry {
     pub(crate) caller: Caller,
     pub(crate) may_name_users: bool,
+    /// Whether its file gives it `withdraw` by `verify` alone.
+    withdraws_by_verify: bool,
     keys: Vec<KeyHash>,
     cert_names: Vec<String>,
 }
@@ -85,6 +96,8 @@ pub(crate) struct Entry {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Document {
+    #[serde(default)]
+    version: Option<Spanned<u64>>,
     #[serde(default)]
     caller: Vec<Spanned<CallerTable>>,
     users: Option<UsersTable>,
@@ -128,11 +141,18 @@ impl Access {
             // The message alone: the whole error quotes the line, which may hold a key put there by mistake.
             what: error.message().to_owned(),
         })?;
+        let meaning = match document.version {
+            None => Meaning::One,
+            Some(given) => {
+                let line = line_at(text, given.span().start);
+                Meaning::of(given.into_inner()).map_err(|what| AccessError::Invalid { line, what })?
+            }
+        };
         let mut entries = Vec::new();
         let mut seen = Seen::default();
         for table in document.caller {
             let line = line_at(text, table.span().start);
-            let entry = Entry::check(table.into_inner(), &mut seen)
+            let entry = Entry::check(table.into_inner(), meaning, &mut seen)
                 .map_err(|what| AccessError::Invalid { line, what })?;
             entries.push(entry);
             if entries.len() > CALLERS_MAX {
@@ -152,6 +172,12 @@ impl Access {
         let mut version = KeyHash::of(text).hex();
         version.truncate(12);
         Ok(Self { entries, jwt, version })
+    }
+
+    /// The callers that may pay out only because the file has no `version = 2`: there `verify` includes `withdraw`.
+    pub fn withdraw_by_verify(&self) -> impl Iterator<Item = &str> {
+        let callers = self.entries.iter().filter(|entry| entry.withdraws_by_verify);
+        callers.map(|entry| &*entry.caller.name)
     }
 
     /// The callers in the file's order.
@@ -207,8 +233,18 @@ struct Seen {
     proofs: HashSet<String>,
 }
 
+impl Meaning {
+    fn of(version: u64) -> Result<Self, String> {
+        match version {
+            1 => Ok(Self::One),
+            2 => Ok(Self::Two),
+            other => Err(format!("version = {other} is not known here; give 1 or 2, or use a newer release")),
+        }
+    }
+}
+
 impl Entry {
-    fn check(table: CallerTable, seen: &mut Seen) -> Result<Self, String> {
+    fn check(table: CallerTable, meaning: Meaning, seen: &mut Seen) -> Result<Self, String> {
         let CallerTable { name, tenant, roles, key_sha256, cert_name, may_name_users, timers_of } = table;
         check_name(&name).map_err(|why| format!("name {why}"))?;
         if !seen.names.insert(name.clone()) {
@@ -221,6 +257,9 @@ impl Entry {
         if roles == Roles::default() {
             return Err(wrong("roles is empty; name what it may do, or delete the caller".to_owned()));
         }
+        let withdraws_by_verify =
+            meaning == Meaning::One && roles.has(Role::Verify) && !roles.has(Role::Withdraw);
+        let roles = if withdraws_by_verify { roles.and(Role::Withdraw) } else { roles };
         if !timers_of.is_empty() && !roles.has(Role::Schedule) {
             let what = "has timers_of without the role `schedule`; add the role, or delete the list";
             return Err(wrong(what.to_owned()));
@@ -244,7 +283,7 @@ impl Entry {
             roles,
             timers_of: Arc::new(timers_of.into_iter().collect()),
         };
-        Ok(Self { caller, may_name_users, keys, cert_names })
+        Ok(Self { caller, may_name_users, withdraws_by_verify, keys, cert_names })
     }
 }
 
@@ -347,6 +386,52 @@ mod tests {
             assert!(why.contains(words), "{why}");
             assert!(!why.contains("wfk_secret"), "{why}");
         }
+    }
+
+    fn roles_of(text: &str) -> Vec<&'static str> {
+        let access = Access::parse(text).unwrap();
+        let roles = access.callers().next().unwrap().roles;
+        Role::ALL.into_iter().filter(|role| roles.has(*role)).map(Role::name).collect()
+    }
+
+    /// What a file of the release before gives its callers, it gives them still.
+    #[test]
+    fn a_file_without_a_version_means_what_it_meant() {
+        let of =
+            |roles: &str| caller(&format!("key_sha256 = \"{}\"", "ab".repeat(32))).replace("\"send\"", roles);
+        for (roles, meant) in [
+            ("\"send\"", &["send"][..]),
+            ("\"verify\"", &["verify", "withdraw"]),
+            ("\"grant\"", &["grant"]),
+            ("\"operate\"", &["observe", "operate"]),
+            ("\"schedule\"", &["schedule"]),
+            ("\"observe\"", &["observe"]),
+        ] {
+            assert_eq!(roles_of(&of(roles)), meant, "{roles}");
+            assert_eq!(roles_of(&format!("version = 1\n{}", of(roles))), meant, "{roles}");
+        }
+        let access = Access::parse(&of("\"verify\"")).unwrap();
+        assert_eq!(access.withdraw_by_verify().collect::<Vec<_>>(), ["a"], "the log names it");
+        let access = Access::parse(&of("\"verify\", \"withdraw\"")).unwrap();
+        assert_eq!(access.withdraw_by_verify().count(), 0);
+    }
+
+    #[test]
+    fn in_version_2_who_verifies_pays_nothing_out() {
+        let of = |roles: &str| {
+            let caller = caller(&format!("key_sha256 = \"{}\"", "ab".repeat(32)));
+            format!("version = 2\n{}", caller.replace("\"send\"", roles))
+        };
+        assert_eq!(roles_of(&of("\"verify\"")), ["verify"]);
+        assert_eq!(roles_of(&of("\"withdraw\"")), ["withdraw"]);
+        assert_eq!(roles_of(&of("\"operate\"")), ["observe", "operate"]);
+        assert_eq!(
+            roles_of(&of("\"approve\"")),
+            ["approve"],
+            "no other role has it, and it has no other one"
+        );
+        assert!(refusal("\nversion = 3").starts_with("line 2: version = 3 is not known here"));
+        assert!(refusal("version = \"2\"").starts_with("line 1: "));
     }
 
     #[test]

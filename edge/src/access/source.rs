@@ -77,6 +77,7 @@ impl AccessSource {
         let texts = read(&path)?;
         let fetches = Arc::default();
         let live = Live::build(Access::parse(&texts.access)?, texts.jwks.as_deref(), None, &fetches)?;
+        tell_of_withdraw(&live.access);
         let state = State::new(live, clock, fetches);
         let follower = tokio::spawn(follow(path, texts, Arc::clone(&state))).abort_handle();
         Ok(Self(Arc::new(Inner { state, follower: Some(follower) })))
@@ -216,10 +217,23 @@ fn apply(texts: &Texts, state: &State) -> Result<(), AccessError> {
     let access = Access::parse(&texts.access)?;
     let live = Live::build(access, texts.jwks.as_deref(), Some(&before), &state.fetches)?;
     let version = live.access.version().to_owned();
+    tell_of_withdraw(&live.access);
     state.live.store(Arc::new(live));
     state.changes.fetch_add(1, Relaxed);
     tracing::info!(version, "the access file changed");
     Ok(())
+}
+
+/// Names the callers that have more than their roles say, for as long as the file has no `version = 2`.
+fn tell_of_withdraw(access: &Access) {
+    let callers: Vec<&str> = access.withdraw_by_verify().collect();
+    if !callers.is_empty() {
+        tracing::warn!(
+            ?callers,
+            "the access file has no `version = 2`, so these callers with the role `verify` may pay out, too; give those \
+             that do the role `withdraw`, then write `version = 2` at the top"
+        );
+    }
 }
 
 fn read(path: &Path) -> Result<Texts, AccessError> {

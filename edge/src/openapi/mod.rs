@@ -123,8 +123,10 @@ fn operation(
 /// The security schemes: the proof of the calling service, and for calls about users, the proof of the user.
 fn security(role: Role, served: Served) -> Value {
     let services: &[&str] = if served.has_certificates { &["key", "certificate"] } else { &["key"] };
-    let users: &[Option<&str>] =
-        if role == Role::Verify { &[Some("user_token"), Some("named_user")] } else { &[None] };
+    let users: &[Option<&str>] = match role {
+        Role::Verify | Role::Withdraw => &[Some("user_token"), Some("named_user")],
+        _ => &[None],
+    };
     let both = services.iter().flat_map(|service| users.iter().map(move |user| (service, user)));
     let all = both.map(|(service, user)| {
         let proofs = std::iter::once(*service).chain(*user);

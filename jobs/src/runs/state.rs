@@ -30,6 +30,9 @@ impl JobState {
     /// After the occurrence that comes next has been due for so long, it is looked for: its due task may be lost. What was
     /// fired by a process that died is fired again by another one within this time.
     pub const OVERDUE_MS: u64 = 5_000;
+    /// Where occurrences follow each other faster than this, the look is put off to a multiple of it, so that not each of them
+    /// has to move it.
+    const LOOKS_APART_MS: u64 = 5_000;
     /// Where it is there and only late, the next look comes after as long as it has been late, but at the latest after this.
     const OVERDUE_AGAIN_MOST_MS: u64 = 30_000;
 
@@ -58,7 +61,12 @@ impl JobState {
 
     /// When somebody has to look whether the next occurrence was decided, or has to forget the job.
     pub fn wake_ms(&self) -> Option<u64> {
-        self.next_ms.map(|next_ms| next_ms.saturating_add(Self::OVERDUE_MS)).or(self.forget_ms)
+        let Some(next_ms) = self.next_ms else { return self.forget_ms };
+        let overdue_ms = next_ms.saturating_add(Self::OVERDUE_MS);
+        let is_often =
+            self.last_ms.is_some_and(|last_ms| next_ms.saturating_sub(last_ms) < Self::LOOKS_APART_MS);
+        let apart_ms = if is_often { Self::LOOKS_APART_MS } else { 1 };
+        Some(overdue_ms.next_multiple_of(apart_ms))
     }
 
     /// When an occurrence that was overdue at `now_ms` is looked for again.

@@ -138,6 +138,23 @@ fn a_job_without_another_occurrence_is_forgotten_in_time() {
 }
 
 #[test]
+fn a_state_that_changes_each_second_moves_its_look_every_few_seconds() {
+    let definition = definition(spec(""));
+    let mut now = state(&definition);
+    let mut looks = Vec::new();
+    for second in 1..=20 {
+        let due_ms = NOW + second * 1_000;
+        let (after, _) = begun(&definition, &now, due_ms, due_ms);
+        let (next_ms, look_ms) = (after.next_ms.unwrap(), after.wake_ms().unwrap());
+        assert!((5_000..10_000).contains(&(look_ms - next_ms)), "{look_ms} for {next_ms}");
+        looks.push(look_ms);
+        now = after;
+    }
+    looks.dedup();
+    assert!(looks.len() <= 5, "{looks:?}");
+}
+
+#[test]
 fn a_run_that_was_accepted_waits_for_its_report() {
     let spec = spec(r#", "timeout_s": 10"#);
     let accepted = tell(&run(&spec), &spec, &Sent::Accepted, Some("x"), NOW).unwrap();

@@ -126,7 +126,7 @@ fn careful(session: &Session, demand: &Demand) -> Result<BTreeSet<i64>, LedgerEr
 /// Budgets that are locked as a whole: budget keys, then the combined budgets that cover them, each in the order of
 /// their numbers. The covering budgets are read after the budget keys are locked: a new combined budget
 /// locks them first.
-struct Whole {
+pub(crate) struct Whole {
     shards: BTreeMap<i64, Shards>,
     covered_by: BTreeMap<i64, Vec<i64>>,
     /// The budgets among them that are caps of a type.
@@ -210,9 +210,30 @@ impl Whole {
         })
     }
 
-    fn write(&self, session: &Session) -> Result<(), LedgerError> {
+    /// Takes back what this budget key has given out, in all of its budgets. `None`: it has given out less, and nothing was
+    /// changed. `Some(false)`: what covers it has.
+    pub fn take_back(&mut self, session: &Session, budget_key: i64, amount: i64) -> Option<bool> {
+        let mut ids = self.of(budget_key).into_iter();
+        let mut back =
+            |id: i64| self.shards.get_mut(&id).is_some_and(|shards| shards.take_back(session.slot(), amount));
+        if !ids.next().is_some_and(&mut back) {
+            return None;
+        }
+        Some(ids.all(back))
+    }
+
+    pub fn write(&self, session: &Session) -> Result<(), LedgerError> {
         self.shards.iter().try_for_each(|(id, shards)| write(session, *id, shards))
     }
+}
+
+/// Locks a budget key, and all that cover it.
+pub(crate) fn lock_whole(
+    session: &Session,
+    budget_keys: &mut BudgetKeys,
+    id: i64,
+) -> Result<Whole, LedgerError> {
+    Whole::lock(session, budget_keys, vec![id])
 }
 
 /// Drops the demands on budget keys without a budget, and returns the parts that they belonged to. The cache may be out

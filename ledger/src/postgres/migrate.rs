@@ -6,7 +6,7 @@ use super::link::{Address, NAME, marked_as};
 use super::options::PostgresOptions;
 use super::session::Session;
 use super::shape::{FIVE, KNOWN, THREE};
-use super::{position, schema};
+use super::{position, prepare, schema};
 use crate::error::{LedgerError, OpenError};
 use crate::guard::Guard;
 use std::time::{Duration, Instant};
@@ -71,6 +71,10 @@ pub(crate) fn migrate(
         && let Err(error) = session.batch("ANALYZE transfers")
     {
         tracing::warn!(%error, "{}: the journal is made, and was not analysed", address.place);
+    }
+    // Until then whoever could append to the old tables appends to the new ones, and a trigger refuses the rest.
+    if let Err(error) = prepare::grant(&session, &address.place) {
+        tracing::warn!(%error, "{}: the journal is made; run windfall ledger prepare for the rights on it", address.place);
     }
     Ok(Migrated { from, to: KNOWN })
 }

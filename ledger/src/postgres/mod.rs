@@ -20,10 +20,13 @@
 //! ([`LedgerError::Unknown`](crate::LedgerError::Unknown)): the callers ask again, and an order that was credited
 //! answers so (I1).
 
+mod acts;
 mod archive;
+mod audit;
 mod budget_keys;
 mod budgets;
 mod chain;
+mod copies;
 mod decide;
 mod failover;
 mod link;
@@ -32,6 +35,7 @@ mod options;
 mod orders;
 mod position;
 mod position_sql;
+mod prepare;
 mod read;
 mod schema;
 mod session;
@@ -44,8 +48,10 @@ mod tx;
 mod wait;
 mod withdrawals;
 
+pub(crate) use audit::open as open_audit;
 pub(crate) use chain::open as open_sealer;
 pub(crate) use migrate::migrate;
 pub use migrate::{MigrateOptions, Migrated};
 pub use options::PostgresOptions;
+pub(crate) use prepare::prepare;
 pub(crate) use store::{PgLedger, open_reader};

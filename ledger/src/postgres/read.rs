@@ -4,7 +4,7 @@ use super::budget_keys::{cell, text};
 use super::link::Link;
 use super::session::Session;
 use super::shape::Shape;
-use super::{archive, chain, orders as rows, withdrawals};
+use super::{acts, archive, chain, orders as rows, withdrawals};
 use crate::archive::{ArchiveFilter, Archived, Replay};
 use crate::chain::{Names, Page, Row as Sealed, Seal, Unsealed};
 use crate::contract::{Lines, Read};
@@ -42,7 +42,7 @@ pub(crate) fn orders(
 }
 
 /// The orders with this number, in the order of their keys.
-fn orders_of_number(session: &Session, trade_no: &str) -> Result<Vec<StoredOrder>, LedgerError> {
+pub(super) fn orders_of_number(session: &Session, trade_no: &str) -> Result<Vec<StoredOrder>, LedgerError> {
     let (from, below) = keys_of(trade_no);
     let rows = session.query(
         "SELECT o.order_key, o.user_id, a.name, s.name, b.name, o.amount, o.status, o.reason, o.created_ms, \
@@ -54,7 +54,7 @@ fn orders_of_number(session: &Session, trade_no: &str) -> Result<Vec<StoredOrder
     rows.iter().map(order).collect()
 }
 
-fn order(row: &Row) -> Result<StoredOrder, LedgerError> {
+pub(super) fn order(row: &Row) -> Result<StoredOrder, LedgerError> {
     let key = text(row, 0)?.to_owned();
     let status = status(row, 6, &key)?;
     let (created_ms, took_ms): (i64, Option<i64>) = (cell(row, 8)?, cell(row, 9)?);
@@ -357,7 +357,8 @@ impl Read for Link {
 
     fn reconcile(&self) -> Result<Reconciliation, LedgerError> {
         self.at_one_moment(|session| {
-            reconcile::reconcile(|sql, columns| {
+            let has_acts = acts::are_there(session)?;
+            reconcile::reconcile(has_acts, |sql, columns| {
                 let rows = session.query_once(sql)?;
                 let row = rows.first().ok_or_else(|| LedgerError::Sql("a count is missing".into()))?;
                 (0..columns).map(|at| Ok(cell::<i64>(row, at)?.unsigned_abs())).collect()

@@ -51,6 +51,8 @@ pub(crate) struct Session {
     looked_at: Cell<Option<Instant>>,
     /// Whether the server does not say where its write-ahead log is; `None` before it was asked.
     hides_log: Cell<Option<bool>>,
+    /// Whether the tables of operators' acts were found.
+    has_acts: Cell<bool>,
     /// The number of this connection, which no other one of this process has.
     number: u64,
     _io: Io,
@@ -174,6 +176,7 @@ impl Session {
             went_back: Cell::new(false),
             looked_at: Cell::new(None),
             hides_log: Cell::new(None),
+            has_acts: Cell::new(false),
             number: COUNT.fetch_add(1, Ordering::Relaxed) + 1,
             _io: io,
         };
@@ -267,6 +270,16 @@ impl Session {
         self.hides_log.get() == Some(true)
     }
 
+    /// Whether the tables of operators' acts were found.
+    pub fn has_acts(&self) -> bool {
+        self.has_acts.get()
+    }
+
+    /// Notes whether the tables of operators' acts were found.
+    pub fn set_acts(&self, found: bool) {
+        self.has_acts.set(found);
+    }
+
     /// Notes whether the server does not say where its write-ahead log is.
     pub fn set_log(&self, hides_log: bool) {
         self.hides_log.set(Some(hides_log));
@@ -338,6 +351,16 @@ impl Session {
     /// Runs a statement that is made on the spot, not prepared.
     pub fn query_once(&self, sql: &str) -> Result<Vec<Row>, LedgerError> {
         self.query_stored(&spell_check(self.shape.get(), sql))
+    }
+
+    /// Runs a statement that is made on the spot, with parameters, over the tables as they are stored.
+    pub fn query_with(&self, sql: &str, params: Params<'_>) -> Result<Vec<Row>, LedgerError> {
+        self.ask(self.client.query(sql, params))
+    }
+
+    /// The same for one that answers no rows; says how many it changed.
+    pub fn execute_with(&self, sql: &str, params: Params<'_>) -> Result<u64, LedgerError> {
+        self.ask(self.client.execute(sql, params))
     }
 
     /// The same over the tables as they are stored, whatever their shape.

@@ -5,8 +5,9 @@ use super::link::{Address, Link, Purpose};
 use super::options::PostgresOptions;
 use super::session::Session;
 use super::state::{self, Numbers, PgTx};
-use super::{position, schema};
+use super::{copies, position, schema};
 use crate::contract::{Read, Store, Transaction};
+use crate::copies::{CopyKey, ListCopies, Listing, TakeCopies, TakenCopies, WrittenCopy};
 use crate::error::{LedgerError, OpenError};
 use crate::guard::Guard;
 use crate::guarded::{Acceptance, Accepted, Beat};
@@ -123,5 +124,26 @@ impl Store for PgLedger {
         self.connected()?;
         let schema = self.link.address.options.schema.clone();
         position::accept(self.link.held()?, &guard, &schema, acceptance)
+    }
+
+    fn list_copies(&mut self, how: &ListCopies) -> Result<Listing, LedgerError> {
+        self.connected()?;
+        let schema = self.link.address.options.schema.clone();
+        copies::list(self.link.held()?, &schema, how)
+    }
+
+    fn copy_keys(&mut self) -> Result<Vec<CopyKey>, LedgerError> {
+        self.connected()?;
+        copies::keys(self.link.held()?)
+    }
+
+    fn take_copies(&mut self, which: &TakeCopies<'_>) -> Result<TakenCopies, LedgerError> {
+        self.connected()?;
+        copies::take(self.link.held()?, which)
+    }
+
+    fn note_copies(&mut self, written: &[WrittenCopy<'_>]) -> Result<(), LedgerError> {
+        self.connected()?;
+        copies::note(self.link.held()?, written)
     }
 }

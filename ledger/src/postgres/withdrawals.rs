@@ -4,6 +4,7 @@
 //! then locked, in the order of their keys, and what a lock has waited for is what it reads; one that ends is locked by
 //! its row. Clearing and payout accounts are written last, with the commit, each writer on rows of its own.
 
+use super::acts;
 use super::budget_keys::{cell, text};
 use super::session::Session;
 use super::shape::Shape;
@@ -11,7 +12,7 @@ use super::state::PgTx;
 use super::transfers::Rows;
 use crate::error::LedgerError;
 use crate::journal::Payout;
-use crate::key::{WithdrawalId, number_of};
+use crate::key::{WithdrawalId, is_number, keys_of, number_of};
 use crate::model::Finish;
 use crate::withdrawal::{
     End, Held, HoldOutcome, StoredWithdrawal, WithdrawalStatus, bare_payer_key, check, id_of, payer_key,
@@ -29,6 +30,9 @@ const LOCK: &str = "SELECT w.withdrawal_key, w.user_id, n.name, w.amount, w.stat
 const HELD: &str = "SELECT w.withdrawal_key, w.user_id, n.name, w.amount, w.status, w.reason, w.created_ms, w.decided_ms, w.asset, \
     w.payer, w.payer_key FROM withdrawals w JOIN names n ON n.id = w.asset \
     WHERE w.status = 0 AND w.created_ms < $1 AND w.withdrawal_key > $2 ORDER BY w.withdrawal_key LIMIT $3";
+const OF_ID: &str = "SELECT w.withdrawal_key, w.user_id, n.name, w.amount, w.status, w.reason, w.created_ms, w.decided_ms, w.asset, \
+    w.payer, w.payer_key FROM withdrawals w JOIN names n ON n.id = w.asset \
+    WHERE w.withdrawal_key = $1 OR (w.withdrawal_key >= $2 AND w.withdrawal_key < $3) ORDER BY w.withdrawal_key";
 /// Before version 6, where an id alone is the key.
 const INSERT: &str = "INSERT INTO withdrawals \
     (withdrawal_key, user_id, asset, amount, created_ms, payer, status, reason) SELECT w.*, $7::smallint, '' \
@@ -108,6 +112,16 @@ pub(crate) fn one(session: &Session, id: WithdrawalId<'_>) -> Result<Option<Stor
     Ok(read(session, READ, &[id])?.remove(&name(id)).map(|(stored, _)| stored))
 }
 
+/// The withdrawals with this id, of every user, in the order of their keys.
+pub(super) fn of_id(session: &Session, id: &str) -> Result<Vec<StoredWithdrawal>, LedgerError> {
+    if !is_number(id) {
+        return Ok(Vec::new());
+    }
+    let (from, below) = keys_of(id);
+    let rows = session.query(OF_ID, &[&id, &from, &below])?;
+    rows.iter().map(|row| Ok(stored(row)?.0)).collect()
+}
+
 /// Held withdrawals, by key.
 pub(crate) fn held(
     session: &Session,
@@ -120,14 +134,14 @@ pub(crate) fn held(
 }
 
 /// The users' accounts that this transaction has locked, and the amounts that it moves them by.
-struct Accounts {
+pub(super) struct Accounts {
     /// The balance and the last transfer, by bonus type and user.
     accounts: BTreeMap<(i64, i64), (i64, i64)>,
     moved: BTreeSet<(i64, i64)>,
 }
 
 impl Accounts {
-    fn lock(session: &Session, keys: &BTreeSet<(i64, i64)>) -> Result<Self, LedgerError> {
+    pub fn lock(session: &Session, keys: &BTreeSet<(i64, i64)>) -> Result<Self, LedgerError> {
         let mut accounts = BTreeMap::new();
         if !keys.is_empty() {
             let column = |of: fn(&(i64, i64)) -> i64| keys.iter().map(of).collect::<Vec<i64>>();
@@ -138,12 +152,12 @@ impl Accounts {
         Ok(Self { accounts, moved: BTreeSet::new() })
     }
 
-    fn balance(&self, key: (i64, i64)) -> i64 {
+    pub fn balance(&self, key: (i64, i64)) -> i64 {
         self.accounts.get(&key).map_or(0, |(balance, _)| *balance)
     }
 
     /// Moves an account by the transfer of this number. Returns the transfer before it.
-    fn add(&mut self, key: (i64, i64), amount: i64, transfer: i64) -> Result<i64, LedgerError> {
+    pub fn add(&mut self, key: (i64, i64), amount: i64, transfer: i64) -> Result<i64, LedgerError> {
         let missing = || LedgerError::Damaged(format!("the account of user {} is missing", key.1));
         let (balance, last) = self.accounts.get_mut(&key).ok_or_else(missing)?;
         *balance = balance
@@ -155,7 +169,7 @@ impl Accounts {
 
     /// Writes the accounts. They are locked, so what was read still holds. The table's CHECK keeps each of them from
     /// going below 0.
-    fn write(&self, session: &Session) -> Result<(), LedgerError> {
+    pub fn write(&self, session: &Session) -> Result<(), LedgerError> {
         if self.moved.is_empty() {
             return Ok(());
         }
@@ -219,6 +233,10 @@ impl PgTx<'_> {
             .filter_map(|((asked, _), _)| key(asked))
             .collect();
         let mut accounts = Accounts::lock(self.session, &keys)?;
+        let users: BTreeSet<i64> = keys.iter().map(|(_, user_id)| *user_id).collect();
+        // Asked under the accounts' locks, so that nobody is frozen in between.
+        let frozen = acts::frozen(self.session, &users.into_iter().collect::<Vec<_>>())?;
+        let is_frozen = |user_id: i64| frozen.iter().any(|(frozen, ..)| *frozen == user_id);
         let (mut outcomes, mut records, mut short) =
             (Vec::with_capacity(batch.len()), Vec::new(), Vec::new());
         for ((asked, _), new) in batch.iter().zip(new) {
@@ -235,6 +253,11 @@ impl PgTx<'_> {
                 outcomes.push(answer.unwrap_or(short_of(0)));
                 continue;
             };
+            if is_frozen(user_id) {
+                short.push(own_key);
+                outcomes.push(HoldOutcome::Decided(WithdrawalOutcome::Frozen));
+                continue;
+            }
             let balance = accounts.balance(key);
             if balance < amount {
                 short.push(own_key);

@@ -160,7 +160,7 @@ impl SqliteTx<'_> {
     }
 
     /// Takes an order's room. Returns why there is none; `None` where it was taken.
-    fn take(
+    pub(super) fn take(
         &mut self,
         order: &Order<'_>,
         budget_key: BudgetKey,

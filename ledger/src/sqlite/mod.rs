@@ -1,9 +1,12 @@
 //! The ledger in one SQLite file: one writer at a time, over all processes.
 
+mod acts;
 mod archive;
+mod audit;
 mod budget_keys;
 mod budgets;
 mod chain;
+mod copies;
 mod credit;
 mod orders;
 mod position;
@@ -18,6 +21,7 @@ mod transfers;
 mod tx;
 mod withdrawals;
 
+pub(crate) use audit::open as open_audit;
 pub(crate) use chain::open as open_sealer;
 pub(crate) use reader::open as open_reader;
 pub use schema::LedgerOptions;

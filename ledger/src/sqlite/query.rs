@@ -104,7 +104,7 @@ pub(crate) fn orders_of_number(db: &Connection, trade_no: &str) -> Result<Vec<St
 }
 
 /// The order that is stored under this key.
-fn under(db: &Connection, key: &str) -> Result<Option<StoredOrder>, LedgerError> {
+pub(super) fn under(db: &Connection, key: &str) -> Result<Option<StoredOrder>, LedgerError> {
     let read = db
         .prepare_cached(
             "SELECT o.user_id, a.name, s.name, b.name, o.amount, o.status, o.reason, o.created_ms, o.took_ms, o.payer \

@@ -1,6 +1,6 @@
 //! Reads a ledger's file, for its writer and for readers on a connection of their own.
 
-use super::{archive, chain, query, schema, withdrawals};
+use super::{acts, archive, chain, query, schema, withdrawals};
 use crate::archive::{ArchiveFilter, Archived, Replay};
 use crate::chain::{Names, Page, Row, Seal, Unsealed};
 use crate::contract::{Lines, Read};
@@ -121,7 +121,8 @@ impl Read for Connection {
     fn reconcile(&self) -> Result<Reconciliation, LedgerError> {
         // One moment for all statements, where no transaction gives one.
         let moment = if self.is_autocommit() { Some(self.unchecked_transaction()?) } else { None };
-        let found = reconcile::reconcile(|sql, columns| {
+        let has_acts = acts::are_there(self)?;
+        let found = reconcile::reconcile(has_acts, |sql, columns| {
             Ok(self.query_row(sql, [], |row| {
                 (0..columns).map(|at| Ok(row.get::<_, i64>(at)?.cast_unsigned())).collect()
             })?)

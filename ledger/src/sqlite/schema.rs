@@ -1,5 +1,6 @@
 //! Opens a file: the pragmas, the schema's version, and the writer's lock.
 
+use super::acts;
 use super::tables::{BUDGET_CHECK, MIGRATIONS};
 use crate::error::OpenError;
 use crate::model::Unbudgeted;
@@ -105,6 +106,7 @@ pub(crate) fn open_writer(
     if found < VERSION {
         migrate(&db, found).map_err(sql)?;
     }
+    db.execute_batch(acts::TABLES).map_err(sql)?;
     Ok((db, lock))
 }
 

@@ -1,9 +1,10 @@
 //! A connection that writes the file, as the ledger's front sees it.
 
-use super::position;
 use super::schema::{self, LedgerOptions};
 use super::state::{Connected, SqliteTx};
+use super::{copies, position};
 use crate::contract::{Read, Store, Transaction};
+use crate::copies::{CopyKey, ListCopies, Listing, TakeCopies, TakenCopies, WrittenCopy};
 use crate::error::{LedgerError, OpenError};
 use crate::guard::Guard;
 use crate::guarded::{Acceptance, Accepted, Beat};
@@ -74,5 +75,21 @@ impl Store for SqliteLedger {
             Some(guard) => position::accept(&self.connected.db, guard, acceptance),
             None => Err(LedgerError::Invalid("the ledger has no mark, so there is nothing to accept".into())),
         }
+    }
+
+    fn list_copies(&mut self, how: &ListCopies) -> Result<Listing, LedgerError> {
+        copies::list(&self.connected.db, how)
+    }
+
+    fn copy_keys(&mut self) -> Result<Vec<CopyKey>, LedgerError> {
+        copies::keys(&self.connected.db)
+    }
+
+    fn take_copies(&mut self, which: &TakeCopies<'_>) -> Result<TakenCopies, LedgerError> {
+        copies::take(&self.connected.db, which)
+    }
+
+    fn note_copies(&mut self, written: &[WrittenCopy<'_>]) -> Result<(), LedgerError> {
+        copies::note(&self.connected.db, written)
     }
 }

@@ -1,10 +1,10 @@
 //! Withdrawals: from a user's account to clearing, then to payout or back.
 
 use super::state::SqliteTx;
-use super::transfers;
+use super::{acts, transfers};
 use crate::error::LedgerError;
 use crate::journal::{Entry, Payout, USER};
-use crate::key::{WithdrawalId, number_of};
+use crate::key::{WithdrawalId, keys_of, number_of};
 use crate::model::Finish;
 use crate::withdrawal::{
     End, Held, HoldOutcome, StoredWithdrawal, WithdrawalStatus, bare_payer_key, check, id_of, payer_key,
@@ -60,7 +60,24 @@ pub(crate) fn one(db: &Connection, id: WithdrawalId<'_>) -> Result<Option<Stored
     Ok(find(db, id)?.map(|(stored, _)| stored))
 }
 
-/// Held withdrawals, by id.
+/// The withdrawals with this id, of every user, in the order of their keys.
+pub(super) fn of_id(db: &Connection, id: &str) -> Result<Vec<StoredWithdrawal>, LedgerError> {
+    let (from, below) = keys_of(id);
+    let keys = db
+        .prepare_cached(
+            "SELECT withdrawal_key FROM withdrawals WHERE withdrawal_key = ?1 \
+             OR (withdrawal_key >= ?2 AND withdrawal_key < ?3) ORDER BY withdrawal_key",
+        )?
+        .query_map(params![id, from, below], |row| row.get(0))?
+        .collect::<Result<Vec<String>, _>>()?;
+    let mut found = Vec::with_capacity(keys.len());
+    for key in keys {
+        found.extend(under(db, &key)?.map(|(stored, _)| stored));
+    }
+    Ok(found)
+}
+
+/// Held withdrawals, by key.
 pub(crate) fn held(
     db: &Connection,
     before_ms: i64,
@@ -99,6 +116,9 @@ impl SqliteTx<'_> {
         let db = &self.ledger.db;
         if let Some((stored, _)) = find(db, id)? {
             return Ok(stored.answer(asked));
+        }
+        if acts::frozen(db, user_id)?.is_some() {
+            return Ok(HoldOutcome::Decided(WithdrawalOutcome::Frozen));
         }
         let account = db
             .prepare_cached(
@@ -162,7 +182,7 @@ impl SqliteTx<'_> {
 
     /// Appends a movement and moves its accounts. A user's account must be there, and the table's CHECK keeps it from
     /// going below 0.
-    fn record(&self, entry: &Entry<'_>) -> Result<(), LedgerError> {
+    pub(super) fn record(&self, entry: &Entry<'_>) -> Result<(), LedgerError> {
         let db = &self.ledger.db;
         if let Some(user_id) = entry.user {
             let changed = db

@@ -25,7 +25,7 @@ const AFTER_MAX_BYTES: usize = 256;
 const LAST: char = '\u{7f}';
 const REASON_MAX_BYTES: usize = 200;
 
-/// The failure archive, the budgets, and the orders and withdrawals that have not ended, for operators. Role: operate.
+/// The failure archive, the budgets, and the orders and withdrawals that have not ended, for operators. Roles: observe, operate.
 #[derive(Clone)]
 pub struct ArchiveService {
     rewards: RewardHandle,
@@ -79,7 +79,7 @@ fn line(entry: &Archived) -> v1::ArchiveEntry {
 }
 
 /// The number of entries in a page.
-fn page_of(page_size: u32) -> Result<u32, Status> {
+pub(super) fn page_of(page_size: u32) -> Result<u32, Status> {
     match page_size {
         0 => Ok(PAGE_DEFAULT),
         1..=PAGE_MAX => Ok(page_size),
@@ -100,7 +100,7 @@ fn next_after(key: &str) -> String {
 }
 
 /// The actor of a call. The key's name comes from the edge, so no caller acts in another's name.
-fn actor_of(caller: &Caller, actor: &str) -> Result<String, Status> {
+pub(super) fn actor_of(caller: &Caller, actor: &str) -> Result<String, Status> {
     check_text(actor, ACTOR_MAX_BYTES).map_err(|why| Status::invalid_argument(format!("actor {why}")))?;
     Ok(if actor.is_empty() { caller.name.to_string() } else { format!("{}: {actor}", caller.name) })
 }

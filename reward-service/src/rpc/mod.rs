@@ -1,4 +1,5 @@
-//! The reward service over gRPC: [`RewardsService`] for callers that grant, [`ArchiveService`] for operators.
+//! The reward service over gRPC: [`RewardsService`] for callers that grant, [`ArchiveService`] and
+//! [`ActsService`] for operators.
 //!
 //! Mount them behind `windfall-edge`, which checks keys and roles and says who calls. A caller grants nothing of
 //! another app than its own, and sees nothing of another one's archive.
@@ -39,11 +40,13 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod acts;
 mod archive;
 mod events;
 mod ledger_mark;
 mod rewards;
 mod status;
 
+pub use acts::ActsService;
 pub use archive::ArchiveService;
 pub use rewards::RewardsService;

@@ -1,5 +1,6 @@
 //! The conversion of errors and answers to their form on the wire, all in this one place.
 
+use crate::acts::ActError;
 use crate::async_grant::{AsyncGrantReply, ReleaseError};
 use crate::handle::CallError;
 use crate::replay::ReplayError;
@@ -60,10 +61,26 @@ pub(super) fn of_replay(error: &ReplayError) -> Status {
     }
 }
 
+pub(super) fn of_act(error: &ActError) -> Status {
+    match error {
+        ActError::NotPossible(why) => Status::failed_precondition(why),
+        ActError::Unknown(id) => Status::not_found(format!("there is no act {id}")),
+        ActError::Expired(id) => {
+            Status::failed_precondition(format!("act {id} has expired: nobody approved it in time"))
+        }
+        ActError::SameOperator(id) => Status::permission_denied(format!(
+            "act {id} was proposed with this key: another operator has to approve it"
+        )),
+        ActError::Call(error) => of_call(error),
+    }
+}
+
 pub(super) fn of_release(error: &ReleaseError) -> Status {
     match error {
         ReleaseError::NotReserved(trade_no) => Status::not_found(format!("order {trade_no} is not reserved")),
-        ReleaseError::Ambiguous { .. } => Status::failed_precondition(error.to_string()),
+        ReleaseError::Ambiguous { .. } | ReleaseError::WaitsForPayer { .. } => {
+            Status::failed_precondition(error.to_string())
+        }
         ReleaseError::NoActor => Status::invalid_argument("a release needs the name of who asks for it"),
         ReleaseError::Call(error) => of_call(error),
     }

@@ -3,8 +3,10 @@
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use hyper::body::{Body as _, Incoming};
+use std::future::{Future, poll_fn};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::task::Poll;
 use std::time::Duration;
 
 /// The memory for the bodies of all calls.
@@ -43,7 +45,12 @@ impl BodyRoom {
         if body.size_hint().lower() > bytes_max as u64 {
             return Err(BodyError::TooLarge);
         }
-        match tokio::time::timeout(self.timeout, self.read_all(body, bytes_max)).await {
+        let mut reading = std::pin::pin!(self.read_all(body, bytes_max));
+        // Most bodies have come together with their heads, and need no timer.
+        if let Poll::Ready(read) = poll_fn(|context| Poll::Ready(reading.as_mut().poll(context))).await {
+            return read;
+        }
+        match tokio::time::timeout(self.timeout, reading).await {
             Ok(read) => read,
             Err(_) => Err(BodyError::TooSlow),
         }

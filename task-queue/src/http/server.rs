@@ -4,16 +4,16 @@ use super::admin::{Admin, logged_path};
 use super::answers::Answer;
 use super::api::Api;
 use super::body::BodyRoom;
-use super::written::{Writing, Written};
+use super::written::{Awaited, Turns, Written};
 use crate::metrics::QueueCounters;
 use crate::options::{ApiOptions, WrongOption};
 use crate::queues::{FarJobs, PollLimits, Queues};
 use crate::tokens::Tokens;
-use http::{HeaderValue, Request, Response};
+use http::{HeaderName, HeaderValue, Request, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use std::collections::BTreeMap;
 use std::collections::hash_map::RandomState;
 use std::convert::Infallible;
@@ -35,13 +35,13 @@ use windfall_contract::task_queue::{JobStore, QueueTokens};
 const ADMIN_CONNECTIONS_MAX: usize = 64;
 /// The pause after a failed accept (mostly because no file handles are left).
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
-/// How often a connection is looked at.
+/// How often a connection is looked at, at least.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The bytes of a request's head at most.
 const HEAD_MAX_BYTES: usize = 64 << 10;
 /// The headers of a request at most.
 const HEADERS_MAX: usize = 128;
-const REQUEST_ID: &str = "x-request-id";
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const REQUEST_ID_MAX_BYTES: usize = 128;
 
 /// What a pool is made of.
@@ -251,8 +251,9 @@ impl Acceptor {
                 peer,
                 Arc::clone(&self.shared),
                 self.is_admin,
-                self.leaving.clone(),
-                self.cut.clone(),
+                // Its own ones: each call looks at them, and all connections would wait for one lock.
+                self.leaving.child_token(),
+                self.cut.child_token(),
             );
             self.connections.spawn(async move {
                 let _place = place;
@@ -272,23 +273,24 @@ async fn serve(
     cut: CancellationToken,
 ) {
     let mut builder = http1::Builder::new();
-    builder
-        .timer(TokioTimer::new())
-        .header_read_timeout(Duration::from_millis(shared.api.options.idle_timeout_ms))
-        .max_buf_size(HEAD_MAX_BYTES)
-        .max_headers(HEADERS_MAX);
-    let (writing, clock) = (Writing::default(), shared.clock.clone());
+    // Looks see to the time for a head: a timer for each call costs more than reading it.
+    builder.header_read_timeout(None).max_buf_size(HEAD_MAX_BYTES).max_headers(HEADERS_MAX);
+    let (turns, clock) = (Turns::default(), shared.clock.clone());
     let write_max_ns = shared.api.options.body_timeout_ms * 1_000_000;
-    let own = writing.clone();
+    let idle = Duration::from_millis(shared.api.options.idle_timeout_ms);
+    let idle_max_ns = shared.api.options.idle_timeout_ms * 1_000_000;
+    let mut awaited = Awaited::new(turns.clone(), clock.monotonic_ns());
+    let own = turns.clone();
     let service = service_fn(move |request| {
-        let (shared, writing) = (Arc::clone(&shared), own.clone());
+        let (shared, turns) = (Arc::clone(&shared), own.clone());
+        turns.call_begins();
         async move {
             let answer = shared.answer(request, peer, is_admin).await;
-            writing.begin(shared.clock.monotonic_ns());
-            Ok::<Response<Written>, Infallible>(answer.map(|body| Written::new(body, writing)))
+            let now_ns = shared.clock.monotonic_ns();
+            Ok::<Response<Written>, Infallible>(answer.map(|body| turns.answer(body, now_ns)))
         }
     });
-    let mut looks = tokio::time::interval(LOOK_EVERY);
+    let mut looks = tokio::time::interval(LOOK_EVERY.min(idle));
     looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
     let mut is_leaving = false;
@@ -302,8 +304,13 @@ async fn serve(
             }
             () = cut.cancelled() => return,
             _ = looks.tick() => {
-                if writing.is_longer(write_max_ns, clock.monotonic_ns()) {
+                let now_ns = clock.monotonic_ns();
+                if turns.reads_longer(write_max_ns, now_ns) {
                     tracing::debug!(%peer, "a caller does not read its answer");
+                    return;
+                }
+                if awaited.is_longer(idle_max_ns, now_ns) {
+                    tracing::debug!(%peer, "a caller does not send a request");
                     return;
                 }
             }

@@ -1,4 +1,5 @@
-//! The body of an answer, written in pieces, so that a caller who does not read it is noticed.
+//! Whose turn it is on a connection, and the body of an answer, written in pieces, so that a caller who does not send its
+//! request, or does not read its answer, is noticed without a timer for each call.
 
 use bytes::Bytes;
 use http_body_util::Full;
@@ -12,21 +13,59 @@ use std::task::{Context, Poll};
 /// The bytes that are handed over at once.
 const PIECE_BYTES: usize = 32 << 10;
 
-/// When the answer that is being written was begun, by the monotonic clock in nanoseconds; 0 where none is.
+/// Whose turn it is on a connection.
 #[derive(Clone, Default)]
-pub(super) struct Writing(Arc<AtomicU64>);
+pub(super) struct Turns(Arc<Turn>);
 
-impl Writing {
-    pub(super) fn begin(&self, now_ns: u64) {
-        self.0.store(now_ns.max(1), Relaxed);
+#[derive(Default)]
+struct Turn {
+    /// Calls that have begun, and answers that have been written: odd while a call goes on, even while its next one is awaited.
+    count: AtomicU64,
+    /// When the answer that is being written was begun, by the monotonic clock in nanoseconds; 0 where none is.
+    writing_ns: AtomicU64,
+}
+
+impl Turns {
+    /// A request's head has come.
+    pub(super) fn call_begins(&self) {
+        self.0.count.fetch_add(1, Relaxed);
     }
 
-    /// Whether it takes longer than so many nanoseconds.
-    pub(super) fn is_longer(&self, most_ns: u64, now_ns: u64) -> bool {
-        match self.0.load(Relaxed) {
+    /// The body of the answer, which ends the call when it is dropped.
+    pub(super) fn answer(self, body: Full<Bytes>, now_ns: u64) -> Written {
+        self.0.writing_ns.store(now_ns.max(1), Relaxed);
+        Written { rest: body, left: Bytes::new(), turns: self }
+    }
+
+    /// Whether the caller has been reading its answer for longer than so many nanoseconds.
+    pub(super) fn reads_longer(&self, most_ns: u64, now_ns: u64) -> bool {
+        match self.0.writing_ns.load(Relaxed) {
             0 => false,
             begun_ns => now_ns.saturating_sub(begun_ns) > most_ns,
         }
+    }
+}
+
+/// For how long the head of a request has been awaited, as far as somebody looks from time to time.
+pub(super) struct Awaited {
+    turns: Turns,
+    seen: u64,
+    since_ns: u64,
+}
+
+impl Awaited {
+    pub(super) const fn new(turns: Turns, now_ns: u64) -> Self {
+        Self { turns, seen: 0, since_ns: now_ns }
+    }
+
+    /// Whether one has been awaited for so many nanoseconds, up to one look more.
+    pub(super) fn is_longer(&mut self, most_ns: u64, now_ns: u64) -> bool {
+        let count = self.turns.0.count.load(Relaxed);
+        if count % 2 == 1 || count != self.seen {
+            (self.seen, self.since_ns) = (count, now_ns);
+            return false;
+        }
+        now_ns.saturating_sub(self.since_ns) >= most_ns
     }
 }
 
@@ -34,18 +73,13 @@ impl Writing {
 pub(super) struct Written {
     rest: Full<Bytes>,
     left: Bytes,
-    writing: Writing,
-}
-
-impl Written {
-    pub(super) fn new(body: Full<Bytes>, writing: Writing) -> Self {
-        Self { rest: body, left: Bytes::new(), writing }
-    }
+    turns: Turns,
 }
 
 impl Drop for Written {
     fn drop(&mut self) {
-        self.writing.0.store(0, Relaxed);
+        self.turns.0.writing_ns.store(0, Relaxed);
+        self.turns.0.count.fetch_add(1, Relaxed);
     }
 }
 

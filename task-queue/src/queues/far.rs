@@ -73,27 +73,28 @@ impl Inner {
     /// A far job that was not in the store of jobs a moment ago.
     pub(super) async fn get_far(&self, queue: &QueueName, id: JobId) -> Result<Option<FoundJob>, QueueError> {
         let (Some(far), Some(timer)) = (&self.far, id.timer()) else { return Ok(None) };
-        let job = match self.timer(far, timer, queue, id).await? {
+        let (job, may_be_early) = match self.timer(far, timer, queue, id).await? {
             Timer::Cancelled | Timer::OfAnother => return Ok(None),
             // It may have fired since.
             Timer::Gone => return Ok(self.store.get(queue, id).await?),
-            Timer::Waits(job) => job,
-            // Whether it is published already only the store knows: whoever publishes it first, it is published once. The
-            // scheduler may say for hours that it fires, when the store has forgotten that it was there.
+            Timer::Waits(job) => (job, true),
+            // The scheduler may say for hours that it fires, when the store has forgotten that it was there.
             Timer::Fires(job) => {
-                let is_recent = self.store_now_ms(id.shard()).await? < due_ms(id) + ONCE_KEPT_MS / 2;
-                let jobs = std::slice::from_ref(&job);
-                let early = is_recent
-                    && matches!(
-                        self.store.publish_far(id.shard(), jobs, DoubtfulJobs::Refuse).await?.first(),
-                        Some(PublishedFar::Early(_))
-                    );
-                if !early {
-                    return Ok(self.store.get(queue, id).await?);
-                }
-                job
+                let now_ms = self.store_now_ms(id.shard()).await?;
+                (job, now_ms < due_ms(id) + ONCE_KEPT_MS / 2)
             }
         };
+        // Whether it is published already, or was deleted by a process that could not cancel its timer, only the store knows:
+        // whoever publishes it first, it is published once.
+        let jobs = std::slice::from_ref(&job);
+        let is_early = may_be_early
+            && matches!(
+                self.store.publish_far(id.shard(), jobs, DoubtfulJobs::Refuse).await?.first(),
+                Some(PublishedFar::Early(_))
+            );
+        if !is_early {
+            return Ok(self.store.get(queue, id).await?);
+        }
         let now_ms = self.store_now_ms(id.shard()).await?;
         let (expires_ms, record) = (job.record.expires_ms(), job.record);
         let (body, attributes, tries_left) = (record.body, record.attributes, record.tries);

@@ -5,7 +5,7 @@ use super::{SEND, Target, WALLET, code, reward};
 use serde_json::{Value, json};
 use windfall_tests::{Answer, scratch};
 
-const PATHS: [(&str, &str); 28] = [
+const PATHS: [(&str, &str); 33] = [
     ("/v1/bonuses/send", "send"),
     ("/v1/bonuses/send-batch", "send"),
     ("/v1/tokens/list", "verify"),
@@ -25,6 +25,11 @@ const PATHS: [(&str, &str); 28] = [
     ("/v1/withdrawals/held", "operate"),
     ("/v1/ledger/mark", "operate"),
     ("/v1/ledger/accept", "operate"),
+    ("/v1/acts/propose", "operate"),
+    ("/v1/acts/list", "operate"),
+    ("/v1/acts/get", "operate"),
+    ("/v1/acts/approve", "approve"),
+    ("/v1/acts/refuse", "operate"),
     ("/v1/timers/add", "schedule"),
     ("/v1/timers/add-batch", "schedule"),
     ("/v1/timers/update", "schedule"),

@@ -3,6 +3,7 @@
 //! A database's tests make a [`Fixture`] and call [`run`]; each check has a fresh ledger. Where one writer is all
 //! there can be ([`Writers::One`]), checks of concurrency run with one.
 
+mod acts;
 mod archive;
 mod budgets;
 mod chain;
@@ -104,6 +105,20 @@ pub const CHECKS: &[Check] = &[
     ("a withdrawal that is not committed never was", withdrawals::not_committed),
     ("writers at once hold and end withdrawals while credits arrive", withdrawals::at_once),
     ("a reader that is kept sees what was committed since", withdrawals::kept_reader),
+    ("an act is done once, in time, and by two operators", acts::two_operators),
+    (
+        "an act that was done is never done again, and one that came to nothing is proposed anew",
+        acts::repeats,
+    ),
+    ("an order that waits for its payer is settled or released by an act, once", acts::settle_orders),
+    ("a held withdrawal is settled by an act, once", acts::settle_withdrawals),
+    ("a credited order is reversed once, never below 0, and never credited again", acts::reverse),
+    ("what a payer paid is reversed from its settlement", acts::reverse_settled),
+    ("an adjustment moves money between a user and a budget or a funding", acts::adjust),
+    ("no withdrawal of a frozen user is held, and grants go on", acts::freeze),
+    ("writers at once approve an act once, and reverse an order once", acts::at_once),
+    ("writers at once freeze users and hold withdrawals: nothing is held behind", acts::freeze_at_once),
+    ("random acts among grants and withdrawals: each thing once, all sums zero", acts::random),
     ("each transfer is sealed once, in ranges of whole transactions", chain::seals_once),
     ("writers and sealers at once: each transfer is sealed once, and the chain is whole", chain::at_once),
 ];

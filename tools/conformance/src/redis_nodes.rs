@@ -25,6 +25,61 @@ pub async fn asked<T: redis::FromRedisValue>(url: &str, words: &[&str]) -> T {
     redis::from_redis_value(answer).unwrap_or_else(|error| panic!("{words:?}: {error}"))
 }
 
+/// The users that `deploy/redis/users.acl` ships.
+pub const USERS: &str = include_str!("../../../deploy/redis/users.acl");
+/// The password that [`give_users`] gives them.
+pub const PASSWORD: &str = "rain";
+
+/// Gives a server the users of the shipped file. Its default user stays as it was, for the test itself.
+///
+/// # Panics
+/// If the server does not understand a line.
+pub async fn give_users(url: &str) {
+    let password = format!(">{PASSWORD}");
+    for line in USERS.lines() {
+        let words =
+            line.strip_prefix("user ").expect("each line is a user, for Redis knows no comments there");
+        let mut words: Vec<&str> = words.split(' ').collect();
+        assert!(words.contains(&"resetpass"), "the file has a password: {line}");
+        if words[0] != "default" {
+            words.splice(..0, ["ACL", "SETUSER"]);
+            words.push(&password);
+            asked::<String>(url, &words).await;
+        }
+    }
+}
+
+/// Asserts that each of these commands is refused to a user for want of a right.
+///
+/// # Panics
+/// If one is carried out, or fails for another reason.
+pub async fn refuses(url: &str, user: &str, commands: &[&[&str]]) {
+    let (scheme, place) = url.split_once("://").expect("an address with a scheme");
+    let url = format!("{scheme}://{user}:{PASSWORD}@{place}");
+    for words in commands {
+        let error =
+            command(&url, words).await.map(|answer| panic!("{user} may {words:?}: {answer:?}")).unwrap_err();
+        assert_eq!(error.code(), Some("NOPERM"), "{user}: {words:?}: {error}");
+    }
+}
+
+/// What no user of the shipped file may do, whatever its keys are.
+pub const FOR_NO_USER: &[&[&str]] = &[
+    &["FLUSHALL"],
+    &["KEYS", "*"],
+    &["SCAN", "0"],
+    &["RANDOMKEY"],
+    &["CONFIG", "SET", "maxmemory", "1"],
+    &["ACL", "LIST"],
+    &["SHUTDOWN", "NOSAVE"],
+    &["REPLICAOF", "NO", "ONE"],
+    &["SCRIPT", "FLUSH"],
+    &["FUNCTION", "LIST"],
+    &["PUBLISH", "c", "m"],
+    &["MONITOR"],
+    &["SET", "somebody", "else"],
+];
+
 /// Waits in small steps until something is so.
 ///
 /// # Panics

@@ -18,6 +18,7 @@ use crate::wiring::{ReadXxlStats, RunningJobs, SigningKeys, Tasks};
 use connectors::ReadSnapshot;
 use parking_lot::Mutex;
 use std::sync::Arc;
+use windfall_auditor::{AuditDifferences, AuditHandle, AuditStats};
 use windfall_config::LiveRules;
 use windfall_consumer::spill_log::SpillStats;
 use windfall_consumer::{ConsumerStats, SpillLog};
@@ -63,6 +64,7 @@ pub struct Sources {
     jobs: jobs::Jobs,
     xxl: Option<ReadXxlStats>,
     pools: task_queue::Pools,
+    audit: Option<AuditHandle>,
 }
 
 impl Sources {
@@ -101,12 +103,18 @@ impl Sources {
                 .as_ref()
                 .and_then(|scheduling| scheduling.jobs().map(|running| running.jobs.stats())),
             pools: task_queue::Pools::new(),
+            audit: None,
         }
     }
 
     /// The same with the pools of task queues.
     pub fn with_pools(self, pools: task_queue::Pools) -> Self {
         Self { pools, ..self }
+    }
+
+    /// The same with an auditor.
+    pub fn with_audit(self, audit: Option<AuditHandle>) -> Self {
+        Self { audit, ..self }
     }
 
     /// The sources of a process that has nothing wired.
@@ -141,6 +149,14 @@ pub fn export(metrics: &Metrics, sources: &Sources) {
         wallet.iter().for_each(|wallet| each(&[], &wallet.stats()));
     });
     export_scheduler(metrics, sources);
+    let audit = sources.audit.clone();
+    metrics.export(AuditStats::METRICS, &[], move |each| {
+        audit.iter().for_each(|audit| each(&[], &audit.stats()));
+    });
+    let audit = sources.audit.clone();
+    metrics.export(AuditDifferences::METRICS, &[], move |each| {
+        audit.iter().for_each(|audit| each(&[], &audit.differences()));
+    });
     let polled = sources.polled.clone();
     metrics.export(Found::METRICS, &[], move |each| {
         polled.iter().for_each(|found| each(&[], &found.lock()));

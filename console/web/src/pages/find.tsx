@@ -91,7 +91,7 @@ async function find(order: string, own: string, token: string, user: Who): Promi
   };
   const note = (text: string) => found.errors.push(text);
   const jobs: Promise<void>[] = [];
-  if (user.roles.includes("operate")) {
+  if (user.roles.includes("observe")) {
     if (order) {
       jobs.push(
         tried(async () => {

@@ -47,14 +47,20 @@ imagePullSecrets:
 {{- $files | uniq | toJson }}
 {{- end }}
 
+{{/* Keys of a Secret as files. Those who only verify tokens get the verifiers' copy under the name of the ring, where there is one. */}}
+{{- define "windfall.fileItems" -}}
+{{- $verifies := and .root.Values.secrets.verifierCopy (has .role (list "token-service" "wallet")) }}
+{{- range .files }}
+- { key: {{ ternary "verifier.toml" . (and $verifies (eq . "keys.toml")) | quote }}, path: {{ . | quote }} }
+{{- end }}
+{{- end }}
+
 {{/* Volumes of a Secret's keys as files. */}}
 {{- define "windfall.filesVolume" -}}
 secret:
   secretName: {{ .root.Values.secrets.files | quote }}
   items:
-    {{- range .files }}
-    - { key: {{ . | quote }}, path: {{ . | quote }} }
-    {{- end }}
+    {{- include "windfall.fileItems" . | nindent 4 }}
 {{- end }}
 
 {{/* What a container may do: nothing. */}}

@@ -165,7 +165,8 @@ local function enqueue(q, delay, now, records)
     local w = tonumber(redis.call('HGET', P .. 'm:' .. q, 'w') or '0')
     count(q, ready <= w and 'n' or 'd', #records)
   end
-  redis.call('SADD', P .. 'Q', q)
+  -- A queue that has a list is named already.
+  if length == #records then redis.call('SADD', P .. 'Q', q) end
 end
 
 -- The bytes of a new job's record but for its tail.

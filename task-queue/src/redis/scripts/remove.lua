@@ -15,6 +15,13 @@ if is_far then
 end
 local finds, bytes = 0, 0
 
+-- Jobs of one queue whose leases are over already. Their values are not read, which may be long.
+local acked, acked_q = {}, nil
+local function delete_acked()
+  if #acked > 0 then redis.call('HDEL', P .. 'j:' .. acked_q, unpack(acked)) end
+  acked = {}
+end
+
 local function end_held(q, id, value)
   redis.call('HDEL', P .. 'j:' .. q, id)
   local state = string.sub(value, 1, 1)
@@ -52,7 +59,17 @@ end
 for at = 2, #ARGV, 2 do
   local q, id = ARGV[at], ARGV[at + 1]
   local done = 2
-  if bytes <= BYTES_MAX then
+  -- A server that is full refuses a script no more once that has written anything, so that far jobs are looked at first.
+  if not is_far and redis.call('ZREM', P .. 'L', id .. q) == 1 then
+    if q ~= acked_q or #acked == 4000 then
+      delete_acked()
+      acked_q = q
+    end
+    acked[#acked + 1] = id
+    done = 1
+  elseif bytes <= BYTES_MAX then
+    -- One may be named twice.
+    delete_acked()
     local value = redis.call('HGET', P .. 'j:' .. q, id)
     if value then
       bytes = bytes + #value
@@ -61,13 +78,14 @@ for at = 2, #ARGV, 2 do
     else
       done = end_waiting(q, id)
     end
-    if is_far and done ~= 2 then
-      local hour = math.max(removal_hour(id), math.floor(now_ms() / HOUR))
-      redis.call('ZADD', P .. 'v', 'NX', text(hour), id .. q)
-      -- Processes of the release before look there.
-      note_mark(hour, id .. q)
-    end
+  end
+  if is_far and done ~= 2 then
+    local hour = math.max(removal_hour(id), math.floor(now_ms() / HOUR))
+    redis.call('ZADD', P .. 'v', 'NX', text(hour), id .. q)
+    -- Processes of the release before look there.
+    note_mark(hour, id .. q)
   end
   answer[#answer + 1] = done
 end
+delete_acked()
 return answer

@@ -3247,7 +3247,7 @@ export const RewardsClient = makeGenericClientConstructor(RewardsService, "windf
   serviceName: string;
 };
 
-/** What finally failed, and what has not ended: for operators. Role: operate. */
+/** What finally failed, and what has not ended: for operators. Roles: observe, operate. */
 export type ArchiveService = typeof ArchiveService;
 export const ArchiveService = {
   /** A page of the archive, oldest first. */

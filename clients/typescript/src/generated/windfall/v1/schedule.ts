@@ -3632,7 +3632,7 @@ export const TimersClient = makeGenericClientConstructor(TimersService, "windfal
 };
 
 /**
- * Role: operate. Fires the timers of a past time again that the far tier keeps, under their ids. What was cancelled, moved or
+ * Roles: operate, observe. Fires the timers of a past time again that the far tier keeps, under their ids. What was cancelled, moved or
  * changed, or still waits, is left out. A backfill is named by its range, tenant, target and name, and fires each id once,
  * however often it is begun: another run of it goes on where the last one ended, also one whose process has died. Another
  * `name` makes another backfill. A run belongs to the process that was asked: ask the same one how it stands.

@@ -679,7 +679,7 @@ export const WithdrawReply: MessageFns<WithdrawReply> = {
   },
 };
 
-/** Role: verify. The user is the authenticated end user of the call, never a field of a request. */
+/** Roles: verify, withdraw. The user is the authenticated end user of the call, never a field of a request. */
 export type WalletService = typeof WalletService;
 export const WalletService = {
   /**

@@ -1,0 +1,155 @@
+//! The gRPC service `windfall.v1.Audits`.
+
+use crate::service::{AuditCallError, AuditHandle};
+use std::collections::{BTreeMap, BTreeSet};
+use tonic::{Request, Response, Status};
+use windfall_edge::{Call, Caller};
+use windfall_ledger::{AuditError, AuditProgress, Difference, DifferenceState, LedgerError};
+use windfall_proto::order::check_text;
+use windfall_proto::v1;
+use windfall_proto::v1::audits_server;
+
+const PAGE_DEFAULT: u32 = 100;
+const PAGE_MAX: u32 = 1_000;
+const ACTOR_MAX_BYTES: usize = 64;
+const NOTE_MAX_BYTES: usize = 1_000;
+
+/// How far the auditor has come, and what differs, for operators. Role: operate.
+#[derive(Debug, Clone)]
+pub struct AuditsService {
+    auditor: AuditHandle,
+}
+
+impl AuditsService {
+    /// Makes the service on this auditor.
+    pub const fn new(auditor: AuditHandle) -> Self {
+        Self { auditor }
+    }
+}
+
+fn refusal(error: &AuditCallError) -> Status {
+    match error {
+        AuditCallError::Audit(AuditError::Ledger(LedgerError::Invalid(_))) => {
+            Status::invalid_argument(error.to_string())
+        }
+        AuditCallError::Busy => Status::resource_exhausted(error.to_string()),
+        AuditCallError::Closed | AuditCallError::Away(_) | AuditCallError::Audit(_) => {
+            Status::unavailable(error.to_string())
+        }
+    }
+}
+
+/// Who asks: the caller's key, and what the call adds.
+fn actor_of(caller: &Caller, actor: &str) -> Result<String, Status> {
+    check_text(actor, ACTOR_MAX_BYTES).map_err(|why| Status::invalid_argument(format!("actor {why}")))?;
+    Ok(if actor.is_empty() { caller.name.to_string() } else { format!("{}: {actor}", caller.name) })
+}
+
+fn reply(progress: AuditProgress) -> v1::GetAuditReply {
+    let count = |of: &BTreeMap<String, u64>, kind: &str| of.get(kind).copied().unwrap_or(0);
+    let kinds: BTreeSet<&String> = progress.open.keys().chain(progress.acknowledged.keys()).collect();
+    let differences = kinds
+        .into_iter()
+        .map(|kind| v1::DifferenceCount {
+            kind: kind.clone(),
+            open: count(&progress.open, kind),
+            acknowledged: count(&progress.acknowledged, kind),
+        })
+        .collect();
+    v1::GetAuditReply {
+        transfers: progress.transfers,
+        unread: progress.tail,
+        is_behind: progress.is_behind,
+        oldest_unread_ms: progress.oldest_unread_ms.unwrap_or(0),
+        read_ms: progress.read_ms,
+        compared_ms: progress.compared_ms,
+        sweeps: progress.sweeps,
+        swept_ms: progress.swept_ms,
+        differences,
+        resolved: progress.resolved,
+    }
+}
+
+fn line(difference: Difference) -> v1::Difference {
+    let word = |(actor, time_ms, note)| v1::DifferenceWord { actor, note, time_ms };
+    let state = match difference.state {
+        DifferenceState::Open => v1::DifferenceState::Open,
+        DifferenceState::Acknowledged => v1::DifferenceState::Acknowledged,
+        DifferenceState::Resolved => v1::DifferenceState::Resolved,
+    };
+    v1::Difference {
+        id: difference.id,
+        kind: difference.kind,
+        subject: difference.subject,
+        detail: difference.detail,
+        first_seen_ms: difference.first_seen_ms,
+        last_seen_ms: difference.last_seen_ms,
+        seen: difference.seen,
+        state: state.into(),
+        acknowledged: difference.acknowledged.map(word),
+        resolved: difference.resolved.map(word),
+    }
+}
+
+#[tonic::async_trait]
+impl audits_server::Audits for AuditsService {
+    async fn get_audit(
+        &self,
+        _request: Request<v1::GetAuditRequest>,
+    ) -> Result<Response<v1::GetAuditReply>, Status> {
+        let progress = self.auditor.call(|auditor| auditor.progress()).await;
+        progress.map(|progress| Response::new(reply(progress))).map_err(|error| refusal(&error))
+    }
+
+    async fn list_differences(
+        &self,
+        request: Request<v1::ListDifferencesRequest>,
+    ) -> Result<Response<v1::ListDifferencesReply>, Status> {
+        let request = request.into_inner();
+        let state = match request.state() {
+            v1::DifferenceState::Unspecified => None,
+            v1::DifferenceState::Open => Some(DifferenceState::Open),
+            v1::DifferenceState::Acknowledged => Some(DifferenceState::Acknowledged),
+            v1::DifferenceState::Resolved => Some(DifferenceState::Resolved),
+        };
+        let limit = if request.limit == 0 { PAGE_DEFAULT } else { request.limit.min(PAGE_MAX) };
+        let after = request.after;
+        let found = self.auditor.call(move |auditor| auditor.differences(state, after, limit)).await;
+        let found = found.map_err(|error| refusal(&error))?;
+        let is_full = found.len() >= usize::try_from(limit).unwrap_or(usize::MAX);
+        let next_after = found.last().filter(|_| is_full).map_or(0, |last| last.id);
+        Ok(Response::new(v1::ListDifferencesReply {
+            differences: found.into_iter().map(line).collect(),
+            next_after,
+        }))
+    }
+
+    async fn mark_difference(
+        &self,
+        request: Request<v1::MarkDifferenceRequest>,
+    ) -> Result<Response<v1::MarkDifferenceReply>, Status> {
+        let caller = Call::of(&request)?.caller.clone();
+        let request = request.into_inner();
+        let state = request.state();
+        let v1::MarkDifferenceRequest { id, note, actor, .. } = request;
+        let actor = actor_of(&caller, &actor)?;
+        if note.trim().is_empty() {
+            return Err(Status::invalid_argument("note must say what was found out or done"));
+        }
+        check_text(&note, NOTE_MAX_BYTES).map_err(|why| Status::invalid_argument(format!("note {why}")))?;
+        let now_ms = self.auditor.now_ms();
+        let is_there = match state {
+            v1::DifferenceState::Acknowledged => {
+                self.auditor.call(move |auditor| auditor.acknowledge(id, &actor, &note, now_ms)).await
+            }
+            v1::DifferenceState::Resolved => {
+                self.auditor.call(move |auditor| auditor.resolve(id, &actor, &note, now_ms)).await
+            }
+            _ => return Err(Status::invalid_argument("state must be acknowledged or resolved")),
+        };
+        match is_there.map_err(|error| refusal(&error))? {
+            true => Ok(Response::new(v1::MarkDifferenceReply {})),
+            false => Err(Status::not_found(format!("there is no difference {id} that is not resolved"))),
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! `windfall reconcile`: what differs in a ledger in use, as its auditor has found it; or the files of a demo.
+
+use super::ask::{more, show, value};
+use super::utc;
+use crate::demo;
+use crate::outcome::Outcome;
+use anyhow::{Context, Result, bail};
+use serde_json::json;
+use std::path::PathBuf;
+use windfall_client::{AuditsClient, CallError, ClientOptions};
+use windfall_proto::v1::{DifferenceState, GetAuditReply, ListDifferencesRequest, MarkDifferenceRequest};
+
+/// Arguments of `windfall reconcile`.
+#[derive(Debug, Clone, clap::Args)]
+#[command(group = clap::ArgGroup::new("what").required(true).args(["data", "server"]))]
+pub struct ReconcileArgs {
+    /// The data directory of a demo
+    #[arg(long)]
+    data: Option<PathBuf>,
+    /// The address of a running auditor: https://host:port, or http://host:port on this machine. The exit code is 0 if nothing
+    /// differs, and 1 if anything does that nobody has resolved, or if the ledger was not read and swept as a whole yet
+    #[arg(long, value_name = "URL")]
+    server: Option<String>,
+    /// The file with the bearer key of a caller with the role operate [default: the environment variable WINDFALL_KEY]
+    #[arg(long, requires = "server")]
+    key_file: Option<PathBuf>,
+    /// The file with the certificates (PEM) that the server is checked against; needed for https
+    #[arg(long, requires = "server")]
+    ca_file: Option<PathBuf>,
+    /// List differences that were resolved, too
+    #[arg(long, requires = "server")]
+    all: bool,
+    /// List only differences with higher numbers
+    #[arg(long, requires = "server", default_value_t = 0)]
+    after: i64,
+    /// The largest number of differences to list
+    #[arg(long, requires = "server", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    limit: u32,
+    /// Note that you are at the difference of this number: it stays, and its page ends
+    #[arg(long, value_name = "NUMBER", requires_all = ["server", "note"], conflicts_with = "resolve")]
+    acknowledge: Option<i64>,
+    /// Note that the difference of this number was mended or explained; if it is found again, it is a new one
+    #[arg(long, value_name = "NUMBER", requires_all = ["server", "note"])]
+    resolve: Option<i64>,
+    /// What was found out or done, with the evidence; kept with the difference
+    #[arg(long, requires = "server")]
+    note: Option<String>,
+    /// Who says so; kept beside the name of the key
+    #[arg(long, env = "USER", default_value = "")]
+    actor: String,
+    /// Print one JSON object on standard output and nothing else there
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs it.
+pub fn run(args: &ReconcileArgs) -> Result<Outcome> {
+    match (&args.data, &args.server) {
+        (Some(data), _) => demo::reconcile(data, args.json),
+        (None, Some(server)) => {
+            let options = options(args, server)?;
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on(async {
+                let client = AuditsClient::open(options)?;
+                ask(&client, args).await.context("the auditor has not answered as it should")
+            })
+        }
+        (None, None) => bail!("give --server URL, or --data with the directory of a demo"),
+    }
+}
+
+fn options(args: &ReconcileArgs, server: &str) -> Result<ClientOptions> {
+    let key = match &args.key_file {
+        Some(path) => std::fs::read_to_string(path)
+            .with_context(|| format!("the key file {} cannot be read", path.display()))?,
+        None => std::env::var("WINDFALL_KEY").unwrap_or_default(),
+    };
+    if key.trim().is_empty() {
+        bail!("there is no key: give --key-file, or set the environment variable WINDFALL_KEY");
+    }
+    Ok(ClientOptions {
+        endpoints: vec![server.to_owned()],
+        bearer_key: Some(key.trim().to_owned()),
+        ca_file: args.ca_file.clone(),
+        attempt_timeout_ms: 10_000,
+        ..ClientOptions::default()
+    })
+}
+
+async fn ask(client: &AuditsClient, args: &ReconcileArgs) -> Result<Outcome, CallError> {
+    let word = args.acknowledge.map(|id| (id, DifferenceState::Acknowledged));
+    if let Some((id, state)) = word.or(args.resolve.map(|id| (id, DifferenceState::Resolved))) {
+        let (note, actor) = (args.note.clone().unwrap_or_default(), args.actor.clone());
+        client.mark(MarkDifferenceRequest { id, state: state.into(), note, actor }).await?;
+        if args.json {
+            println!("{:#}", json!({"id": id, "state": state.as_str_name()}));
+        } else {
+            println!("noted");
+        }
+        return Ok(Outcome::Clean);
+    }
+    let audit = client.get().await?;
+    let (mut listed, mut next_after) = (Vec::new(), args.after);
+    // Those that are resolved may be many more than the others.
+    while let Ok(left) = usize::try_from(args.limit).map(|limit| limit.saturating_sub(listed.len()))
+        && left > 0
+    {
+        let request = ListDifferencesRequest { state: 0, after: next_after, limit: 1_000 };
+        let page = client.list(request).await?;
+        let wanted = page.differences.into_iter().filter(|one| args.all || one.resolved.is_none());
+        listed.extend(wanted.take(left));
+        next_after = page.next_after;
+        if next_after == 0 {
+            break;
+        }
+    }
+    let is_full = listed.len() >= usize::try_from(args.limit).unwrap_or(usize::MAX);
+    if args.json {
+        let differences: Vec<_> = listed.iter().map(value).collect();
+        println!(
+            "{:#}",
+            json!({"clean": is_clean(&audit), "audit": value(&audit), "differences": differences})
+        );
+    } else {
+        if !listed.is_empty() {
+            show(&listed, false);
+        }
+        println!("{}", summary(&audit));
+        more(is_full, listed.last().map_or(0, |last| last.id));
+    }
+    Ok(if is_clean(&audit) { Outcome::Clean } else { Outcome::Damage })
+}
+
+/// Whether the ledger was read and swept as a whole, and nothing differs.
+fn is_clean(audit: &GetAuditReply) -> bool {
+    audit.differences.is_empty() && !audit.is_behind && audit.sweeps > 0
+}
+
+fn summary(audit: &GetAuditReply) -> String {
+    let at = |ms: i64| u64::try_from(ms).ok().filter(|ms| *ms > 0).map_or_else(|| "never".to_owned(), utc);
+    let (mut open, mut acknowledged) = (0, 0);
+    for kind in &audit.differences {
+        open += kind.open;
+        acknowledged += kind.acknowledged;
+    }
+    let state = match (audit.differences.is_empty(), audit.is_behind, audit.sweeps) {
+        (false, ..) => format!("{open} differences are open, {acknowledged} acknowledged"),
+        (true, true, _) => "not known: too many transfers are unread, and nothing is compared".to_owned(),
+        (true, false, 0) => "not known: the first sweep has not ended".to_owned(),
+        (true, false, _) => "nothing differs".to_owned(),
+    };
+    format!(
+        "{state}; {} transfers were read, {} are unread; compared {}, swept {} times, last {}",
+        audit.transfers,
+        audit.unread,
+        at(audit.compared_ms),
+        audit.sweeps,
+        at(audit.swept_ms)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use windfall_proto::v1::DifferenceCount;
+
+    #[test]
+    fn only_a_ledger_that_was_swept_as_a_whole_is_clean() {
+        let swept = GetAuditReply { sweeps: 1, ..GetAuditReply::default() };
+        assert!(is_clean(&swept));
+        assert!(!is_clean(&GetAuditReply::default()));
+        assert!(!is_clean(&GetAuditReply { is_behind: true, ..swept.clone() }));
+        let kind = "wrong_balance".to_owned();
+        let acknowledged = DifferenceCount { kind, open: 0, acknowledged: 1 };
+        assert!(!is_clean(&GetAuditReply { differences: vec![acknowledged], ..swept }));
+    }
+}

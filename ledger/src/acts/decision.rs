@@ -1,0 +1,220 @@
+//! What becomes of an act that is approved or refused, given what is stored of it and of its subject. Pure.
+
+use super::{Deed, Proposal, StoredAct};
+use crate::error::LedgerError;
+use crate::model::{Awaits, Finish};
+use crate::withdrawal::StoredWithdrawal;
+use windfall_contract::accounts::{Status, StoredOrder};
+
+/// The longest reason and evidence, in bytes.
+const TEXT_MAX_BYTES: usize = 1_000;
+
+/// Whether an act is performed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Gate {
+    Perform,
+    Before,
+    Expired,
+    SameOperator,
+}
+
+/// The gate for an approval by the operator of this name.
+pub(crate) fn gate(act: &StoredAct, by: &str, now_ms: i64) -> Gate {
+    if act.end.is_some() {
+        Gate::Before
+    } else if act.is_expired(now_ms) {
+        Gate::Expired
+    } else if act.proposal.operator.name == by {
+        Gate::SameOperator
+    } else {
+        Gate::Perform
+    }
+}
+
+/// Whether an act with the same key makes a proposal a repeat: it is open, or was done.
+pub(crate) fn is_repeat(before: &StoredAct, now_ms: i64) -> bool {
+    match &before.end {
+        None => !before.is_expired(now_ms),
+        Some(end) => end.outcome == super::ActOutcome::Done,
+    }
+}
+
+/// Checks a proposal. The edge checks texts as well; the database must not be the first to notice.
+pub(crate) fn check(proposal: &Proposal) -> Result<(), LedgerError> {
+    let invalid = |what: String| Err(LedgerError::Invalid(what));
+    let Proposal { deed, reason, evidence, operator, time_ms, expires_ms } = proposal;
+    for (name, text) in [("reason", reason), ("evidence", evidence)] {
+        if text.trim().is_empty() || text.len() > TEXT_MAX_BYTES || text.chars().any(char::is_control) {
+            return invalid(format!("{name}: 1 to {TEXT_MAX_BYTES} bytes without control characters"));
+        }
+    }
+    if operator.name.trim().is_empty() {
+        return invalid("an act needs the name of who proposes it".into());
+    }
+    if expires_ms <= time_ms {
+        return invalid("an act must be open for a while".into());
+    }
+    let texts: &[&String] = match deed {
+        Deed::SettleOrder { activity, trade_no, .. }
+        | Deed::Release { activity, trade_no }
+        | Deed::Reverse { activity, trade_no, .. } => &[activity, trade_no],
+        Deed::SettleWithdrawal { withdrawal, .. } => &[withdrawal],
+        Deed::Adjust { activity, bonus_type, amount, .. } if *amount >= 1 => &[activity, bonus_type],
+        Deed::Adjust { .. } => return invalid("an adjustment is of 1 at least".into()),
+        Deed::Freeze { .. } | Deed::Thaw { .. } => &[],
+    };
+    let scene = if let Deed::Adjust { scene, .. } = deed { scene.as_str() } else { "" };
+    if texts.iter().any(|text| text.is_empty())
+        || texts.iter().any(|text| text.contains('\0'))
+        || scene.contains('\0')
+    {
+        return invalid("what an act is about must be named, without NUL".into());
+    }
+    Ok(())
+}
+
+/// An order as an act finds it, and what it waits for where it is reserved.
+pub(crate) type Standing = (StoredOrder, Awaits);
+
+/// Why an order cannot be settled or released; `None`: it can.
+pub(crate) fn not_waiting(found: Option<&Standing>) -> Option<String> {
+    let Some((order, awaits)) = found else {
+        return Some("the ledger has no such order of this activity".into());
+    };
+    match (order.status, awaits) {
+        (Status::Reserved, Awaits::Payer) => None,
+        (Status::Reserved, Awaits::Event) => Some("the order waits for its event, not for a payer".into()),
+        (status, _) => Some(ended(status)),
+    }
+}
+
+/// Why an order cannot be reversed; `None`: it can.
+pub(crate) fn not_credited(found: Option<&Standing>) -> Option<String> {
+    let Some((order, _)) = found else {
+        return Some("the ledger has no such order of this activity".into());
+    };
+    match order.status {
+        Status::Credited => None,
+        Status::Reserved => Some("the order is not credited: it is reserved".into()),
+        Status::Rejected(_) => Some("the order is not credited: it was rejected".into()),
+    }
+}
+
+fn ended(status: Status) -> String {
+    match status {
+        Status::Reserved => "the order is reserved".into(),
+        Status::Credited => "the order was credited meanwhile".into(),
+        Status::Rejected(reason) => format!("the order was rejected meanwhile: {reason:?}"),
+    }
+}
+
+/// Why a withdrawal cannot be settled; `None`: it can.
+pub(crate) fn not_held(found: Option<&StoredWithdrawal>) -> Option<String> {
+    use crate::withdrawal::WithdrawalStatus::{Held, Paid, Refused};
+    let Some(found) = found else {
+        return Some("the ledger has no such withdrawal of this user".into());
+    };
+    match found.status {
+        Held => None,
+        Paid => Some("the withdrawal was paid meanwhile".into()),
+        Refused => Some(format!("the withdrawal was given back meanwhile: {}", found.reason)),
+    }
+}
+
+/// Why ending did nothing, where its subject ended between two statements; `None`: it was done.
+pub(crate) fn not_done(finish: Option<&Finish>) -> Option<String> {
+    match finish {
+        Some(Finish::Done) => None,
+        Some(Finish::Before) => Some("it had ended in this way before".into()),
+        Some(Finish::Otherwise) => Some("it had ended otherwise before".into()),
+        Some(Finish::Unknown) | None => Some("the ledger does not know it".into()),
+    }
+}
+
+/// How much of an amount is taken from a balance; `Err` with what is missing.
+pub(crate) const fn part(balance: i64, amount: i64, take_what_is_there: bool) -> Result<i64, i64> {
+    if balance >= amount {
+        Ok(amount)
+    } else if take_what_is_there && balance > 0 {
+        Ok(balance)
+    } else {
+        Err(amount - balance)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{ActEnd, ActOutcome, Operator};
+    use super::*;
+
+    fn by(name: &str) -> Operator {
+        Operator { name: name.into(), actor: String::new() }
+    }
+
+    fn act(end: Option<ActOutcome>) -> StoredAct {
+        let proposal = Proposal {
+            deed: Deed::Freeze { user_id: 7 },
+            reason: "why".into(),
+            evidence: "ticket 1".into(),
+            operator: by("ann"),
+            time_ms: 1_000,
+            expires_ms: 2_000,
+        };
+        let end = end.map(|outcome| ActEnd {
+            outcome,
+            detail: String::new(),
+            amount: 0,
+            operator: by("bob"),
+            time_ms: 1_500,
+        });
+        StoredAct { id: 1, proposal, end }
+    }
+
+    #[test]
+    fn an_act_is_performed_once_in_time_and_by_another() {
+        assert_eq!(gate(&act(None), "bob", 1_999), Gate::Perform);
+        assert_eq!(gate(&act(None), "ann", 1_999), Gate::SameOperator);
+        assert_eq!(gate(&act(None), "bob", 2_000), Gate::Expired);
+        for end in [ActOutcome::Done, ActOutcome::NotDone, ActOutcome::Refused] {
+            assert_eq!(gate(&act(Some(end)), "eve", 1_600), Gate::Before);
+            assert_eq!(gate(&act(Some(end)), "eve", 9_000), Gate::Before, "it ended, it did not expire");
+        }
+    }
+
+    #[test]
+    fn what_was_done_is_never_proposed_again_and_what_came_to_nothing_is() {
+        assert!(is_repeat(&act(None), 1_999));
+        assert!(!is_repeat(&act(None), 2_000), "nobody approved it in time");
+        assert!(is_repeat(&act(Some(ActOutcome::Done)), 9_000));
+        for end in [ActOutcome::NotDone, ActOutcome::Refused] {
+            assert!(!is_repeat(&act(Some(end)), 1_600));
+        }
+    }
+
+    #[test]
+    fn no_balance_goes_below_0() {
+        assert_eq!(part(10, 10, false), Ok(10));
+        assert_eq!(part(9, 10, false), Err(1));
+        assert_eq!(part(9, 10, true), Ok(9));
+        assert_eq!(part(0, 10, true), Err(10), "there is nothing to take");
+        assert_eq!(part(-3, 10, true), Err(13));
+    }
+
+    #[test]
+    fn a_deed_is_the_same_after_it_was_stored() {
+        let deed = Deed::Reverse { activity: "a b".into(), trade_no: "t".into(), take_what_is_there: true };
+        let text = serde_json::to_string(&deed).unwrap();
+        assert!(text.starts_with(r#"{"kind":"reverse""#), "{text}");
+        assert_eq!(serde_json::from_str::<Deed>(&text).unwrap(), deed);
+        assert_eq!(deed.subject().to_string(), "order t a b");
+    }
+
+    #[test]
+    fn a_proposal_without_reason_or_evidence_is_none() {
+        assert!(check(&act(None).proposal).is_ok());
+        for (reason, evidence) in [("", "x"), ("x", " "), ("x\ny", "x"), ("x", &*"x".repeat(1_001))] {
+            let bad = Proposal { reason: reason.into(), evidence: evidence.into(), ..act(None).proposal };
+            assert!(check(&bad).is_err(), "{reason:?} {evidence:?}");
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! The steps that acts need of a database, beside those of every transaction.
+
+use super::decision::Standing;
+use super::{ActEnd, ActFilter, Proposal, StoredAct};
+use crate::error::LedgerError;
+use crate::journal::{Account, Kind};
+use crate::key::{OrderId, WithdrawalId};
+use crate::withdrawal::StoredWithdrawal;
+use windfall_contract::accounts::{Reason, StoredOrder};
+
+/// Money that an act moves.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Movement<'a> {
+    pub kind: Kind,
+    /// The user in whose statement it stands.
+    pub user_id: i64,
+    pub asset: i64,
+    pub debit: Account,
+    pub credit: Account,
+    pub amount: i64,
+    /// Whether less is moved where the user's account has less.
+    pub take_what_is_there: bool,
+    /// The budget key of the side that is a budget: what it has given out changes.
+    pub budget: Option<i64>,
+    pub reference: &'a str,
+    pub time_ms: i64,
+}
+
+/// What became of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Moved {
+    /// So much was moved.
+    Done(i64),
+    /// The user's account lacks so much.
+    Short(i64),
+    /// The budget refuses to give it.
+    NoRoom(Reason),
+    /// The budget has given out less than it is to take back.
+    NotGiven,
+}
+
+/// How an order was paid.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Payment {
+    pub asset: i64,
+    pub budget_key: i64,
+    /// The account that got it: the user's, or a payer's settlement.
+    pub payee: Account,
+    pub amount: i64,
+}
+
+/// A key of the budgets, by numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct BudgetNumbers {
+    pub id: i64,
+    pub asset: i64,
+}
+
+/// What a transaction does for acts.
+pub(crate) trait ActSteps {
+    /// Makes the tables where they are missing and may be made.
+    fn make_act_tables(&mut self) -> Result<(), LedgerError>;
+
+    /// The newest act of this key, with its number among those of the key.
+    fn newest_act(&mut self, key: &str) -> Result<Option<(StoredAct, i64)>, LedgerError>;
+
+    /// Inserts an act as the n-th of its key. `None`: another transaction was faster.
+    fn insert_act(&mut self, key: &str, nth: i64, proposal: &Proposal) -> Result<Option<i64>, LedgerError>;
+
+    /// The act of this number. Other transactions that would end it wait for the end of this one.
+    fn lock_act(&mut self, id: i64) -> Result<Option<StoredAct>, LedgerError>;
+
+    /// Ends an act that is locked.
+    fn end_act(&mut self, id: i64, end: &ActEnd) -> Result<(), LedgerError>;
+
+    /// The done acts of these kinds about this subject, newest first.
+    fn done_acts(&mut self, subject: &str, kinds: &[&str]) -> Result<Vec<StoredAct>, LedgerError>;
+
+    /// An order, under whichever key it is stored, which stays as it is until this transaction ends.
+    fn lock_order(&mut self, id: OrderId<'_>) -> Result<Option<Standing>, LedgerError>;
+
+    /// The orders with this number, of every activity.
+    fn orders_of_number(&mut self, trade_no: &str) -> Result<Vec<StoredOrder>, LedgerError>;
+
+    /// The transfer that paid the credited order that is stored under this key.
+    fn payment(&mut self, key: &str) -> Result<Option<Payment>, LedgerError>;
+
+    /// The numbers of a budget key. Missing ones are made.
+    fn budget_numbers(
+        &mut self,
+        activity: &str,
+        scene: &str,
+        bonus_type: &str,
+    ) -> Result<BudgetNumbers, LedgerError>;
+
+    /// The numbers of an activity and a bonus type; `None` where either is unknown.
+    fn name_numbers(&mut self, activity: &str, bonus_type: &str) -> Result<Option<(i64, i64)>, LedgerError>;
+
+    /// Moves money, and takes it from the budget or gives it back to it.
+    fn move_money(&mut self, movement: &Movement<'_>) -> Result<Moved, LedgerError>;
+
+    /// Freezes or thaws a user. False where the user is so already. A withdrawal that is held at the same time is held
+    /// before, or not at all.
+    fn set_frozen(&mut self, user_id: i64, frozen: bool, act: i64, time_ms: i64)
+    -> Result<bool, LedgerError>;
+
+    /// A withdrawal as this transaction sees it.
+    fn withdrawal(&mut self, id: WithdrawalId<'_>) -> Result<Option<StoredWithdrawal>, LedgerError>;
+
+    /// The withdrawals with this id, of every user.
+    fn withdrawals_of_id(&mut self, id: &str) -> Result<Vec<StoredWithdrawal>, LedgerError>;
+}
+
+/// What is read of acts.
+pub(crate) trait ActReads {
+    fn acts(&self, filter: &ActFilter) -> Result<Vec<StoredAct>, LedgerError>;
+
+    fn act(&self, id: i64) -> Result<Option<StoredAct>, LedgerError>;
+
+    /// The act that froze a user, and when; `None`: the user is not frozen.
+    fn frozen(&self, user_id: i64) -> Result<Option<(i64, i64)>, LedgerError>;
+}

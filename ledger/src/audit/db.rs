@@ -1,0 +1,87 @@
+//! What a database offers to an auditor. The statements are the same on every database.
+
+use super::AuditError;
+use crate::error::{LedgerError, OpenError};
+use crate::guard::Guard;
+use std::fmt::Debug;
+use std::sync::Arc;
+
+/// A parameter of a statement.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Value<'a> {
+    Int(i64),
+    Text(&'a str),
+}
+
+/// A value of a row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Cell {
+    Null,
+    Int(i64),
+    Text(String),
+}
+
+impl Cell {
+    pub fn int(&self) -> Result<i64, LedgerError> {
+        match self {
+            Self::Int(value) => Ok(*value),
+            other => Err(LedgerError::Damaged(format!("a number is {other:?} in the auditor's tables"))),
+        }
+    }
+
+    pub fn int_or_none(&self) -> Result<Option<i64>, LedgerError> {
+        if *self == Self::Null { Ok(None) } else { self.int().map(Some) }
+    }
+
+    /// The text, empty where there is none.
+    pub fn text(&self) -> &str {
+        match self {
+            Self::Text(text) => text,
+            Self::Null | Self::Int(_) => "",
+        }
+    }
+}
+
+pub(crate) type Row = Vec<Cell>;
+
+/// A connection that audits. Statements have parameters `$1` and so on, each used in order at first.
+pub(crate) trait AuditDb: Debug + Send {
+    /// The column of `transfers` that is a row's place.
+    fn place(&self) -> &'static str;
+
+    /// Connects where the connection was lost, and makes the tables where they are missing.
+    fn ready(&mut self) -> Result<(), AuditError>;
+
+    /// Begins a transaction, each statement of which sees what is committed when it begins. False where another auditor has
+    /// the lock.
+    fn begin(&mut self) -> Result<bool, AuditError>;
+
+    fn commit(&mut self) -> Result<(), LedgerError>;
+
+    fn roll_back(&mut self);
+
+    fn rows(&self, sql: &str, params: &[Value<'_>]) -> Result<Vec<Row>, LedgerError>;
+
+    /// Returns how many rows were changed.
+    fn execute(&self, sql: &str, params: &[Value<'_>]) -> Result<u64, LedgerError>;
+
+    /// The first place at which something may still come.
+    fn horizon(&self) -> Result<i64, LedgerError>;
+
+    /// The identifier of the database cluster, 0 where there is none or the server does not tell it.
+    fn cluster(&self) -> Result<i64, LedgerError>;
+
+    /// A transfer at a place that no transaction has reached: its number and its place.
+    fn ahead(&self) -> Result<Option<(i64, i64)>, LedgerError>;
+
+    fn guard_by(&mut self, guard: Arc<Guard>) -> Result<(), OpenError>;
+
+    /// Compares the ledger with its marks now.
+    fn look(&mut self) -> Result<(), LedgerError>;
+}
+
+/// The one row of a statement.
+pub(crate) fn one(db: &dyn AuditDb, sql: &str, params: &[Value<'_>]) -> Result<Row, LedgerError> {
+    let missing = || LedgerError::Damaged("a row is missing in the auditor's tables".into());
+    db.rows(sql, params)?.into_iter().next().ok_or_else(missing)
+}

@@ -1,0 +1,135 @@
+//! When the events of reserved orders are to be written again: one owner for each order and due time, over all processes.
+//!
+//! The tables are the ledger's own and additive (`order_copies` and `order_copies_listing`): no version of the schema says
+//! that they are there. They are made where they are missing, when they are first asked for; a user who may not make them is
+//! told so ([`Listing::NoTables`]). A process of an older version knows nothing of them, and does no harm to them.
+//!
+//! - **Listing.** One process at a time lists a page of the reserved orders that came of age. The place up to which it has
+//!   come is stored with the page, so another process goes on there if it dies. A place is a key, so what comes in front of it
+//!   meanwhile is listed by the next pass.
+//! - **Taking.** Whoever takes orders that are due gets those that nobody else takes at this moment (`FOR UPDATE SKIP
+//!   LOCKED`), and they are due again only at the end of a lease. A process that dies before it has written them, or before it
+//!   has noted that, leaves them due by then: an event may be written once more, which credits nothing twice (I1), and none
+//!   is lost (I2).
+//! - **Noting.** What was written is due again when the caller says.
+//!
+//! An order is named by its key, as it is stored, which never changes: a row that was written under a number alone, before
+//! version 6 of the schema, goes on to be found. Pages go by these keys.
+
+use crate::error::LedgerError;
+use crate::ledger::Ledger;
+use windfall_contract::accounts::StoredOrder;
+
+/// How reserved orders are listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ListCopies {
+    /// The present time, in Unix milliseconds.
+    pub now_ms: i64,
+    /// The age at which an order is listed, and due for the first time.
+    pub after_ms: i64,
+    /// The pause between two passes over all reserved orders.
+    pub pause_ms: i64,
+    /// The number of orders of a page at most.
+    pub limit: u32,
+}
+
+/// What a call that lists orders has done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Listing {
+    /// The tables are missing, and this user may not make or use them.
+    NoTables,
+    /// Another process is at it, or the pass that was the last one is not long ago.
+    NotNow,
+    /// So many orders were looked at; fewer than the limit end the pass.
+    Page(u64),
+}
+
+/// A budget key with orders that wait for a copy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CopyKey {
+    /// Its number.
+    pub program: i64,
+    /// Its activity.
+    pub activity: String,
+    /// Its scene.
+    pub scene: String,
+    /// Its bonus type.
+    pub bonus_type: String,
+}
+
+/// An order that its taker writes again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LostOrder {
+    /// The number of its budget key.
+    pub program: i64,
+    /// The order.
+    pub order: StoredOrder,
+}
+
+/// What was taken.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TakenCopies {
+    /// The number of orders that were due, with those that are not reserved any more and were forgotten. Fewer than the limit
+    /// say that nothing more is due that nobody else has.
+    pub due: u64,
+    /// Those that are still reserved: the caller's until its lease ends.
+    pub orders: Vec<LostOrder>,
+}
+
+/// Which orders are taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TakeCopies<'a> {
+    /// The numbers of their budget keys.
+    pub programs: &'a [i64],
+    /// They were due by this time.
+    pub due_ms: i64,
+    /// The end of the lease: they are due again by then, unless it is noted that they were written.
+    pub lease_ends_ms: i64,
+    /// The number of orders at most.
+    pub limit: u32,
+}
+
+/// An order whose event was written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WrittenCopy<'a> {
+    /// The number of its budget key.
+    pub program: i64,
+    /// Its key, as it is stored.
+    pub key: &'a str,
+    /// When it is due again.
+    pub next_write_ms: i64,
+}
+
+impl Ledger {
+    /// Lists a page of the reserved orders that came of age, unless another process does.
+    ///
+    /// # Errors
+    /// [`LedgerError`]: list again later.
+    pub fn list_copies(&mut self, how: &ListCopies) -> Result<Listing, LedgerError> {
+        self.store.list_copies(how)
+    }
+
+    /// The budget keys of all orders that are listed.
+    ///
+    /// # Errors
+    /// [`LedgerError`].
+    pub fn copy_keys(&mut self) -> Result<Vec<CopyKey>, LedgerError> {
+        self.store.copy_keys()
+    }
+
+    /// Takes orders that are due and that nobody else takes. Those that are not reserved any more are forgotten.
+    ///
+    /// # Errors
+    /// [`LedgerError`]: nothing was taken, or nobody knows, and they are due again when the lease ends.
+    pub fn take_copies(&mut self, which: &TakeCopies<'_>) -> Result<TakenCopies, LedgerError> {
+        self.store.take_copies(which)
+    }
+
+    /// Notes that events were written.
+    ///
+    /// # Errors
+    /// [`LedgerError`]: they are due again when the lease ends.
+    pub fn note_copies(&mut self, written: &[WrittenCopy<'_>]) -> Result<(), LedgerError> {
+        self.store.note_copies(written)
+    }
+}

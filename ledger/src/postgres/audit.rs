@@ -1,0 +1,210 @@
+//! An auditor's connection to a ledger in PostgreSQL ([`crate::audit`]). A transfer's place is the number of its transaction.
+
+use super::budget_keys::cell;
+use super::link::{Address, Link, Purpose};
+use super::options::PostgresOptions;
+use super::position;
+use super::session::Session;
+use super::shape::spell_check;
+use crate::audit::{AuditDb, AuditError, Cell, TABLE_NAMES, Value, tables};
+use crate::error::{LedgerError, OpenError};
+use crate::guard::Guard;
+use std::cell::RefMut;
+use std::sync::Arc;
+use tokio_postgres::Row;
+use tokio_postgres::types::{ToSql, Type};
+
+const LOCK: &str =
+    "SELECT pg_try_advisory_xact_lock(hashtextextended('windfall auditor ' || current_schema(), 0))";
+/// Whoever moves the position waits until this transaction has ended.
+const HOLD_POSITION: &str = "SELECT one FROM audit_position FOR UPDATE";
+const HORIZON: &str = "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint";
+const AHEAD: &str = "SELECT id, tx FROM transfers \
+    WHERE tx >= (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint) ORDER BY tx, id LIMIT 1";
+const SYSTEM: &str = "SELECT system_identifier FROM pg_control_system()";
+const MAY_MAKE: &str = "SELECT coalesce(has_schema_privilege(current_schema(), 'CREATE'), false)";
+
+/// A connection that audits.
+#[derive(Debug)]
+pub(crate) struct PgAudit {
+    link: Link,
+    /// The number of the connection on which the tables were found; 0 for none.
+    ready: u64,
+    /// The number of the connection on which a transaction is open.
+    open: Option<u64>,
+    /// The identifier of the database cluster of that connection, 0 where its server does not tell it.
+    cluster: i64,
+}
+
+pub(crate) fn open(url: &str, options: &PostgresOptions) -> Result<PgAudit, OpenError> {
+    let link = Link::connect(Address::new(url, options)?, Purpose::Seal)?;
+    Ok(PgAudit { link, ready: 0, open: None, cluster: 0 })
+}
+
+fn lost() -> LedgerError {
+    LedgerError::Unavailable("the connection was lost within a transaction of the auditor".into())
+}
+
+fn first<T: for<'r> tokio_postgres::types::FromSql<'r>>(
+    session: &Session,
+    sql: &'static str,
+) -> Result<T, LedgerError> {
+    let rows = session.query(sql, &[])?;
+    cell(rows.first().ok_or_else(|| LedgerError::Sql("an answer is missing".into()))?, 0)
+}
+
+impl PgAudit {
+    /// The connection. Within a transaction it is the one on which that has begun, never a new one.
+    fn session(&self) -> Result<RefMut<'_, Session>, LedgerError> {
+        let session = self.link.session()?;
+        match self.open {
+            Some(number) if session.number() != number => Err(lost()),
+            _ => Ok(session),
+        }
+    }
+
+    /// Settles a new connection in: its statements may take long, and its server may lack the tables.
+    fn settle_in(&self, session: &Session) -> Result<(), AuditError> {
+        session.need_journal()?;
+        let options = &self.link.address.options;
+        session.batch(&format!("SET statement_timeout = {}", options.read_timeout_ms))?;
+        session.set_timeout(options.read_timeout());
+        let names = TABLE_NAMES.map(|name| format!("to_regclass('{name}') IS NOT NULL")).join(" AND ");
+        let are_there: bool = cell(
+            session
+                .query_stored(&format!("SELECT {names}"))?
+                .first()
+                .ok_or_else(|| LedgerError::Sql("an answer is missing".into()))?,
+            0,
+        )?;
+        if are_there {
+            return Ok(());
+        }
+        if !first::<bool>(session, MAY_MAKE)? {
+            return Err(AuditError::NoTables);
+        }
+        let schema = &options.schema;
+        let make = format!(
+            "BEGIN; SELECT pg_advisory_xact_lock(hashtextextended('windfall ledger {schema}', 0)); {} COMMIT",
+            tables(true)
+        );
+        // A transaction that failed is still open on it.
+        session.batch(&make).inspect_err(|_| session.give_up())?;
+        Ok(())
+    }
+}
+
+impl AuditDb for PgAudit {
+    fn place(&self) -> &'static str {
+        "tx"
+    }
+
+    fn ready(&mut self) -> Result<(), AuditError> {
+        let (number, cluster) = {
+            let session = self.link.session()?;
+            if session.number() == self.ready {
+                return Ok(());
+            }
+            self.settle_in(&session)?;
+            // Asked here: within a transaction an error would end it.
+            let cluster = match first(&session, SYSTEM) {
+                Err(error) if position::hides_log(&error) => 0,
+                other => other?,
+            };
+            (session.number(), cluster)
+        };
+        (self.ready, self.cluster) = (number, cluster);
+        Ok(())
+    }
+
+    fn begin(&mut self) -> Result<bool, AuditError> {
+        self.ready()?;
+        let (number, is_own) = {
+            let session = self.link.session()?;
+            // Another one than was found to be ready.
+            if session.number() != self.ready {
+                return Err(lost().into());
+            }
+            if session.went_back() {
+                let why = "its connection leads to a server that went back in time";
+                return Err(LedgerError::Unavailable(why.into()).into());
+            }
+            session.batch("BEGIN")?;
+            let own = first::<bool>(&session, LOCK).and_then(|own| {
+                if own {
+                    first::<i64>(&session, HOLD_POSITION)?;
+                }
+                Ok(own)
+            });
+            (session.number(), own.inspect_err(|_| session.roll_back())?)
+        };
+        self.open = Some(number);
+        Ok(is_own)
+    }
+
+    fn commit(&mut self) -> Result<(), LedgerError> {
+        let done = self.session().and_then(|session| session.commit(None));
+        self.open = None;
+        done
+    }
+
+    fn roll_back(&mut self) {
+        if let Ok(session) = self.session() {
+            session.roll_back();
+        }
+        self.open = None;
+    }
+
+    fn rows(&self, sql: &str, params: &[Value<'_>]) -> Result<Vec<Vec<Cell>>, LedgerError> {
+        let params: Vec<&(dyn ToSql + Sync)> = params.iter().map(param).collect();
+        let session = self.session()?;
+        session.query_with(&spell_check(session.shape(), sql), &params)?.iter().map(cells).collect()
+    }
+
+    fn execute(&self, sql: &str, params: &[Value<'_>]) -> Result<u64, LedgerError> {
+        let params: Vec<&(dyn ToSql + Sync)> = params.iter().map(param).collect();
+        let session = self.session()?;
+        session.execute_with(&spell_check(session.shape(), sql), &params)
+    }
+
+    fn horizon(&self) -> Result<i64, LedgerError> {
+        first(&*self.session()?, HORIZON)
+    }
+
+    fn cluster(&self) -> Result<i64, LedgerError> {
+        Ok(self.cluster)
+    }
+
+    fn ahead(&self) -> Result<Option<(i64, i64)>, LedgerError> {
+        let rows = self.session()?.query(AHEAD, &[])?;
+        rows.first().map(|row| Ok((cell(row, 0)?, cell(row, 1)?))).transpose()
+    }
+
+    fn guard_by(&mut self, guard: Arc<Guard>) -> Result<(), OpenError> {
+        self.link.guard_by(guard)
+    }
+
+    fn look(&mut self) -> Result<(), LedgerError> {
+        let Some(guard) = &self.link.address.guard else { return Ok(()) };
+        position::look(&*self.link.session()?, guard).map(drop)
+    }
+}
+
+fn param<'p>(value: &'p Value<'_>) -> &'p (dyn ToSql + Sync) {
+    match value {
+        Value::Int(value) => value,
+        Value::Text(text) => text,
+    }
+}
+
+fn cells(row: &Row) -> Result<Vec<Cell>, LedgerError> {
+    let int = |value: Option<i64>| value.map_or(Cell::Null, Cell::Int);
+    (0..row.len())
+        .map(|at| match *row.columns()[at].type_() {
+            Type::INT2 => Ok(int(cell::<Option<i16>>(row, at)?.map(i64::from))),
+            Type::INT4 => Ok(int(cell::<Option<i32>>(row, at)?.map(i64::from))),
+            Type::INT8 => Ok(int(cell(row, at)?)),
+            _ => Ok(cell::<Option<String>>(row, at)?.map_or(Cell::Null, Cell::Text)),
+        })
+        .collect()
+}

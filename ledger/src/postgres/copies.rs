@@ -1,0 +1,156 @@
+//! When the events of reserved orders are written again ([`crate::copies`]). Each step is one statement, so that it is done
+//! or not, whatever becomes of the connection.
+
+use super::budget_keys::cell;
+use super::read::order;
+use super::session::Session;
+use crate::copies::{CopyKey, ListCopies, Listing, LostOrder, TakeCopies, TakenCopies, WrittenCopy};
+use crate::error::LedgerError;
+
+/// Whoever appends transfers writes these tables, too.
+const TABLES: &str = r#"
+CREATE TABLE IF NOT EXISTS order_copies (
+    program bigint NOT NULL,
+    reference text COLLATE "C" NOT NULL,
+    next_write_ms bigint NOT NULL,
+    PRIMARY KEY (program, reference)
+);
+CREATE INDEX IF NOT EXISTS order_copies_due ON order_copies (program, next_write_ms);
+CREATE TABLE IF NOT EXISTS order_copies_listing (
+    one boolean NOT NULL PRIMARY KEY CHECK (one),
+    next_ms bigint NOT NULL,
+    reference text COLLATE "C" NOT NULL,
+    program bigint NOT NULL
+);
+INSERT INTO order_copies_listing (one, next_ms, reference, program) VALUES (true, 0, '', 0) ON CONFLICT DO NOTHING;
+DO $$ DECLARE allowed record; BEGIN
+    FOR allowed IN SELECT a.grantee FROM pg_class c, aclexplode(c.relacl) a
+        WHERE c.oid = 'transfers'::regclass AND a.grantee <> c.relowner AND a.privilege_type = 'INSERT'
+    LOOP
+        EXECUTE format('GRANT SELECT, INSERT, UPDATE, DELETE ON order_copies, order_copies_listing TO %s',
+            CASE allowed.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(allowed.grantee)) END);
+    END LOOP;
+END $$;
+"#;
+
+const ARE_THERE: &str = "SELECT to_regclass('order_copies_listing') IS NOT NULL, \
+     coalesce(has_schema_privilege(current_schema(), 'CREATE'), false)";
+
+/// $1 is the present time, $2 the age, $3 the pause, $4 the limit. A next pass that is further away than a pause was set by a
+/// clock that is ahead, and is not waited for.
+const LIST: &str = "WITH own AS ( \
+        SELECT one, reference, program FROM order_copies_listing \
+        WHERE one AND NOT (next_ms > $1::bigint AND next_ms <= $1::bigint + $3::bigint) FOR UPDATE SKIP LOCKED \
+    ), page AS MATERIALIZED ( \
+        SELECT o.reference, o.program, o.created_ms FROM own, LATERAL ( \
+            SELECT r.order_key AS reference, r.program, r.created_ms FROM orders r \
+            WHERE r.status = 0 AND r.created_ms <= $1::bigint - $2::bigint \
+                AND (r.order_key, r.program) > (own.reference, own.program) \
+            ORDER BY r.order_key, r.program LIMIT $4::bigint) AS o \
+    ), made AS ( \
+        INSERT INTO order_copies (program, reference, next_write_ms) \
+        SELECT program, reference, created_ms + $2::bigint FROM page ON CONFLICT DO NOTHING \
+    ), counted AS (SELECT count(*) AS orders FROM page \
+    ), last AS (SELECT reference, program FROM page ORDER BY reference DESC, program DESC LIMIT 1 \
+    ), moved AS ( \
+        UPDATE order_copies_listing s SET \
+            reference = CASE WHEN c.orders >= $4::bigint THEN l.reference ELSE '' END, \
+            program = CASE WHEN c.orders >= $4::bigint THEN l.program ELSE 0 END, \
+            next_ms = CASE WHEN c.orders >= $4::bigint THEN $1::bigint ELSE $1::bigint + $3::bigint END \
+        FROM own CROSS JOIN counted c LEFT JOIN last l ON true WHERE s.one = own.one \
+    ) SELECT (SELECT count(*) FROM own), (SELECT orders FROM counted)";
+
+const KEYS: &str = "SELECT p.id, a.name, s.name, b.name FROM programs p JOIN names a ON a.id = p.activity \
+    JOIN names s ON s.id = p.scene JOIN names b ON b.id = p.asset \
+    WHERE EXISTS (SELECT 1 FROM order_copies c WHERE c.program = p.id) ORDER BY p.id";
+
+/// $1 are budget keys, $2 the time by which they were due, $3 the end of the lease, $4 the limit. A row that another process
+/// has taken meanwhile is locked, or has another time by then, and is passed over.
+const TAKE: &str = "WITH due AS MATERIALIZED ( \
+        SELECT program, reference FROM order_copies WHERE program = ANY($1) AND next_write_ms <= $2 \
+        ORDER BY next_write_ms LIMIT $4 FOR UPDATE SKIP LOCKED \
+    ), reserved AS MATERIALIZED ( \
+        SELECT o.order_key AS reference, o.user_id, a.name AS activity, s.name AS scene, b.name AS asset, o.amount, o.status, o.reason, \
+            o.created_ms, o.took_ms, o.payer, o.program \
+        FROM due d JOIN orders o ON o.order_key = d.reference AND o.program = d.program AND o.status = 0 \
+        JOIN programs p ON p.id = o.program JOIN names a ON a.id = p.activity JOIN names s ON s.id = p.scene \
+        JOIN names b ON b.id = p.asset \
+    ), gone AS ( \
+        DELETE FROM order_copies c USING due d WHERE c.program = d.program AND c.reference = d.reference \
+            AND NOT EXISTS (SELECT 1 FROM reserved r WHERE r.program = d.program AND r.reference = d.reference) \
+    ), leased AS ( \
+        UPDATE order_copies c SET next_write_ms = $3 FROM reserved r \
+        WHERE c.program = r.program AND c.reference = r.reference \
+    ) SELECT r.*, (SELECT count(*) FROM due) FROM (SELECT 1) AS always LEFT JOIN reserved r ON true";
+
+const NOTE: &str = "UPDATE order_copies c SET next_write_ms = w.next_write_ms \
+    FROM unnest($1::bigint[], $2::text[], $3::bigint[]) AS w(program, reference, next_write_ms) \
+    WHERE c.program = w.program AND c.reference = w.reference";
+
+/// Whether the tables can be used; they are made where they are missing. Many processes may do so at once.
+fn are_there(session: &Session, schema: &str) -> Result<bool, LedgerError> {
+    let rows = session.query(ARE_THERE, &[])?;
+    let row = rows.first().ok_or_else(|| LedgerError::Sql("an answer is missing".into()))?;
+    if cell(row, 0)? {
+        return Ok(true);
+    }
+    if !cell::<bool>(row, 1)? {
+        return Ok(false);
+    }
+    let make = format!(
+        "BEGIN; SELECT pg_advisory_xact_lock(hashtextextended('windfall ledger {schema}', 0)); {TABLES} COMMIT"
+    );
+    // A transaction that failed is still open on it.
+    session.batch(&make).inspect_err(|_| session.give_up())?;
+    Ok(true)
+}
+
+pub(super) fn list(session: &Session, schema: &str, how: &ListCopies) -> Result<Listing, LedgerError> {
+    if !are_there(session, schema)? {
+        return Ok(Listing::NoTables);
+    }
+    let ListCopies { now_ms, after_ms, pause_ms, limit } = how;
+    let rows = match session.query(LIST, &[now_ms, after_ms, pause_ms, &i64::from(*limit)]) {
+        // Another user has made them.
+        Err(LedgerError::Sql(what)) if what.ends_with("(42501)") => return Ok(Listing::NoTables),
+        other => other?,
+    };
+    let row = rows.first().ok_or_else(|| LedgerError::Sql("an answer is missing".into()))?;
+    let (own, orders): (i64, i64) = (cell(row, 0)?, cell(row, 1)?);
+    Ok(if own == 0 { Listing::NotNow } else { Listing::Page(u64::try_from(orders).unwrap_or(0)) })
+}
+
+pub(super) fn keys(session: &Session) -> Result<Vec<CopyKey>, LedgerError> {
+    let rows = session.query(KEYS, &[])?;
+    rows.iter()
+        .map(|row| {
+            Ok(CopyKey {
+                program: cell(row, 0)?,
+                activity: cell(row, 1)?,
+                scene: cell(row, 2)?,
+                bonus_type: cell(row, 3)?,
+            })
+        })
+        .collect()
+}
+
+pub(super) fn take(session: &Session, which: &TakeCopies<'_>) -> Result<TakenCopies, LedgerError> {
+    let rows = session
+        .query(TAKE, &[&which.programs, &which.due_ms, &which.lease_ends_ms, &i64::from(which.limit)])?;
+    let mut taken = TakenCopies::default();
+    for row in &rows {
+        taken.due = u64::try_from(cell::<i64>(row, 12)?).unwrap_or(0);
+        // There is a row without an order where none is taken.
+        if let Some(program) = cell::<Option<i64>>(row, 11)? {
+            taken.orders.push(LostOrder { program, order: order(row)? });
+        }
+    }
+    Ok(taken)
+}
+
+pub(super) fn note(session: &Session, written: &[WrittenCopy<'_>]) -> Result<(), LedgerError> {
+    let programs: Vec<i64> = written.iter().map(|one| one.program).collect();
+    let keys: Vec<&str> = written.iter().map(|one| one.key).collect();
+    let next: Vec<i64> = written.iter().map(|one| one.next_write_ms).collect();
+    session.execute(NOTE, &[&programs, &keys, &next]).map(drop)
+}

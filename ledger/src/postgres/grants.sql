@@ -1,0 +1,47 @@
+-- The rights of the groups that deploy/postgres/roles.sql makes, on the tables of a ledger as they are now. The owner runs
+-- it by `windfall ledger prepare` and `windfall ledger migrate`; it changes nothing where these groups are not there. All of it
+-- is one transaction, so that nobody is without rights in between.
+DO $$
+DECLARE
+    place text := quote_ident(current_schema());
+    one text;
+BEGIN
+    IF to_regrole('windfall_reader') IS NULL OR to_regrole('windfall_writer') IS NULL
+        OR to_regrole('windfall_sealer') IS NULL THEN
+        RETURN;
+    END IF;
+    EXECUTE format('REVOKE ALL ON ALL TABLES IN SCHEMA %s FROM windfall_reader, windfall_writer, windfall_sealer', place);
+    EXECUTE format('GRANT SELECT ON ALL TABLES IN SCHEMA %s TO windfall_reader', place);
+    EXECUTE format('GRANT INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA %s TO windfall_writer', place);
+    EXECUTE format('GRANT USAGE ON ALL SEQUENCES IN SCHEMA %s TO windfall_writer', place);
+    -- What is only ever appended to: all that has the trigger which says so, and notes of what persons and servers did.
+    FOR one IN
+        SELECT DISTINCT quote_ident(c.relname) FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
+        JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_proc p ON p.oid = t.tgfoid
+        WHERE n.nspname = current_schema() AND p.proname = 'refuse_change'
+        UNION
+        SELECT quote_ident(tablename) FROM pg_tables WHERE schemaname = current_schema()
+            AND tablename IN ('names', 'replays', 'withdrawal_moves', 'ledger_lineages', 'ledger_acceptances')
+    LOOP
+        EXECUTE format('REVOKE UPDATE, DELETE ON %s.%s FROM windfall_writer', place, one);
+    END LOOP;
+    -- What changes and never goes.
+    FOR one IN
+        SELECT quote_ident(tablename) FROM pg_tables WHERE schemaname = current_schema() AND tablename IN
+            ('orders', 'accounts', 'archive', 'programs', 'rules_version', 'ledger_position')
+    LOOP
+        EXECUTE format('REVOKE DELETE ON %s.%s FROM windfall_writer', place, one);
+    END LOOP;
+    -- The shape of the tables is their owner's.
+    IF to_regclass('schema_version') IS NOT NULL THEN
+        EXECUTE format('REVOKE INSERT, UPDATE, DELETE ON %s.schema_version FROM windfall_writer', place);
+    END IF;
+    -- Who writes transfers does not seal them: the chain is there to prove what writers have done.
+    FOR one IN
+        SELECT quote_ident(tablename) FROM pg_tables WHERE schemaname = current_schema()
+            AND tablename IN ('seals', 'seal_pages')
+    LOOP
+        EXECUTE format('REVOKE INSERT ON %s.%s FROM windfall_writer', place, one);
+        EXECUTE format('GRANT INSERT ON %s.%s TO windfall_sealer', place, one);
+    END LOOP;
+END $$;

@@ -1,0 +1,30 @@
+//! `windfall ledger prepare`: makes all tables as their owner, and gives the groups of `deploy/postgres/roles.sql` their rights
+//! on them, so that no process needs a right to make any.
+
+use super::link::{Address, Link, Purpose};
+use super::options::PostgresOptions;
+use super::schema;
+use super::session::Session;
+use crate::error::OpenError;
+use crate::guard::Guard;
+use std::sync::Arc;
+
+/// The rights of the groups, on the tables as they are.
+const GRANTS: &str = include_str!("grants.sql");
+
+pub(crate) fn prepare(url: &str, postgres: &PostgresOptions, guard: Arc<Guard>) -> Result<i64, OpenError> {
+    let address = Address::new(url, postgres)?;
+    let place = address.place.clone();
+    let mut guarded = address.clone();
+    guarded.guard = Some(guard);
+    // As a writer, which makes what is missing; with a guard, also the tables of the mark.
+    let mut link = Link::connect(guarded, Purpose::Write)?;
+    let session = link.held().map_err(|error| schema::refused(&place, error))?;
+    grant(session, &place)?;
+    schema::version(session, &address)?.ok_or_else(|| schema::absent(&address))
+}
+
+/// Gives the groups their rights on the tables as they are. Needs their owner.
+pub(super) fn grant(session: &Session, place: &str) -> Result<(), OpenError> {
+    session.open_batch(GRANTS, place)
+}

@@ -1,0 +1,394 @@
+//! Acts of operators in a file. Their tables are no part of the schema's version: a build that does not know them leaves
+//! them as they are.
+
+use super::state::SqliteTx;
+use super::transfers::Transfers;
+use super::{orders, query, withdrawals};
+use crate::acts::decision::{Standing, part};
+use crate::acts::perform::{of_json, to_json};
+use crate::acts::steps::{ActReads, ActSteps, BudgetNumbers, Moved, Movement, Payment};
+use crate::acts::{ActEnd, ActFilter, ActOutcome, Operator, Proposal, StoredAct};
+use crate::budget::{Take, hash};
+use crate::error::LedgerError;
+use crate::journal::{Account, BUDGET, Entry, USER};
+use crate::key::{OrderId, WithdrawalId};
+use crate::model::{Awaits, Order};
+use crate::withdrawal::StoredWithdrawal;
+use rusqlite::{Connection, OptionalExtension, Row, params};
+use std::borrow::Cow;
+use windfall_contract::accounts::StoredOrder;
+
+/// `acts` and `act_ends` are only ever appended to. `frozen_users` follows from them.
+pub(super) const TABLES: &str = "
+BEGIN;
+CREATE TABLE IF NOT EXISTS acts (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    key TEXT NOT NULL,
+    nth INTEGER NOT NULL,
+    kind TEXT NOT NULL,
+    subject TEXT NOT NULL,
+    deed TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    evidence TEXT NOT NULL,
+    operator TEXT NOT NULL,
+    actor TEXT NOT NULL,
+    proposed_ms INTEGER NOT NULL,
+    expires_ms INTEGER NOT NULL,
+    UNIQUE (key, nth)
+) STRICT;
+CREATE INDEX IF NOT EXISTS acts_subject ON acts (subject);
+CREATE TABLE IF NOT EXISTS act_ends (
+    act INTEGER NOT NULL PRIMARY KEY REFERENCES acts (id),
+    outcome INTEGER NOT NULL,
+    amount INTEGER NOT NULL,
+    detail TEXT NOT NULL,
+    operator TEXT NOT NULL,
+    actor TEXT NOT NULL,
+    time_ms INTEGER NOT NULL
+) STRICT;
+CREATE TABLE IF NOT EXISTS frozen_users (
+    user_id INTEGER NOT NULL PRIMARY KEY,
+    act INTEGER NOT NULL,
+    since_ms INTEGER NOT NULL
+) STRICT;
+CREATE TRIGGER IF NOT EXISTS acts_no_update BEFORE UPDATE ON acts
+BEGIN SELECT RAISE(ABORT, 'acts are only ever appended'); END;
+CREATE TRIGGER IF NOT EXISTS acts_no_delete BEFORE DELETE ON acts
+BEGIN SELECT RAISE(ABORT, 'acts are only ever appended'); END;
+CREATE TRIGGER IF NOT EXISTS acts_no_replace BEFORE INSERT ON acts
+WHEN EXISTS (SELECT 1 FROM acts WHERE id = NEW.id OR (key = NEW.key AND nth = NEW.nth))
+BEGIN SELECT RAISE(ABORT, 'acts are only ever appended'); END;
+CREATE TRIGGER IF NOT EXISTS act_ends_no_update BEFORE UPDATE ON act_ends
+BEGIN SELECT RAISE(ABORT, 'ends of acts are only ever appended'); END;
+CREATE TRIGGER IF NOT EXISTS act_ends_no_delete BEFORE DELETE ON act_ends
+BEGIN SELECT RAISE(ABORT, 'ends of acts are only ever appended'); END;
+CREATE TRIGGER IF NOT EXISTS act_ends_no_replace BEFORE INSERT ON act_ends
+WHEN EXISTS (SELECT 1 FROM act_ends WHERE act = NEW.act)
+BEGIN SELECT RAISE(ABORT, 'ends of acts are only ever appended'); END;
+COMMIT;
+";
+
+const COLUMNS: &str = "SELECT a.id, a.deed, a.reason, a.evidence, a.operator, a.actor, a.proposed_ms, a.expires_ms, \
+    e.outcome, e.detail, e.amount, e.operator, e.actor, e.time_ms, a.nth FROM acts a LEFT JOIN act_ends e ON e.act = a.id";
+
+/// A row as it is read; the deed is parsed outside.
+type Read = (StoredAct, String, Option<i64>, i64);
+
+fn read(row: &Row<'_>) -> Result<Read, rusqlite::Error> {
+    let operator =
+        |name, actor| Ok::<_, rusqlite::Error>(Operator { name: row.get(name)?, actor: row.get(actor)? });
+    let proposal = Proposal {
+        // Replaced by what the text says.
+        deed: crate::acts::Deed::Freeze { user_id: 0 },
+        reason: row.get(2)?,
+        evidence: row.get(3)?,
+        operator: operator(4, 5)?,
+        time_ms: row.get(6)?,
+        expires_ms: row.get(7)?,
+    };
+    let outcome: Option<i64> = row.get(8)?;
+    let end = match outcome {
+        None => None,
+        Some(code) => Some(ActEnd {
+            outcome: ActOutcome::of_code(code).unwrap_or(ActOutcome::Refused),
+            detail: row.get(9)?,
+            amount: row.get(10)?,
+            operator: operator(11, 12)?,
+            time_ms: row.get(13)?,
+        }),
+    };
+    Ok((StoredAct { id: row.get(0)?, proposal, end }, row.get(1)?, outcome, row.get(14)?))
+}
+
+/// The act, and its number among those of its key.
+fn stored((mut act, deed, outcome, nth): Read) -> Result<(StoredAct, i64), LedgerError> {
+    if outcome.is_some_and(|code| ActOutcome::of_code(code).is_none()) {
+        return Err(LedgerError::Damaged(format!("act {} has an unknown outcome", act.id)));
+    }
+    act.proposal.deed = of_json(act.id, &deed)?;
+    Ok((act, nth))
+}
+
+fn one(db: &Connection, id: i64) -> Result<Option<StoredAct>, LedgerError> {
+    let found = db.prepare_cached(&format!("{COLUMNS} WHERE a.id = ?1"))?.query_row([id], read).optional()?;
+    Ok(found.map(stored).transpose()?.map(|(act, _)| act))
+}
+
+/// Whether the tables are there: a file that no writer of this build has opened has none.
+pub(super) fn are_there(db: &Connection) -> Result<bool, LedgerError> {
+    let sql = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'act_ends_no_replace')";
+    Ok(db.query_row(sql, [], |row| row.get(0))?)
+}
+
+/// The act that froze a user, and when, where the tables are there.
+pub(super) fn frozen(db: &Connection, user_id: i64) -> Result<Option<(i64, i64)>, LedgerError> {
+    let sql = "SELECT act, since_ms FROM frozen_users WHERE user_id = ?1";
+    Ok(db.prepare_cached(sql)?.query_row([user_id], |row| Ok((row.get(0)?, row.get(1)?))).optional()?)
+}
+
+impl ActReads for Connection {
+    fn acts(&self, filter: &ActFilter) -> Result<Vec<StoredAct>, LedgerError> {
+        if !are_there(self)? {
+            return Ok(Vec::new());
+        }
+        let sql = format!(
+            "{COLUMNS} WHERE a.id > ?1 AND (?2 IS NULL OR (e.act IS NULL AND a.expires_ms > ?2)) ORDER BY a.id LIMIT ?3"
+        );
+        let mut statement = self.prepare_cached(&sql)?;
+        let rows = statement.query_map(params![filter.after, filter.open_at_ms, filter.limit], read)?;
+        rows.map(|row| Ok(stored(row?)?.0)).collect()
+    }
+
+    fn act(&self, id: i64) -> Result<Option<StoredAct>, LedgerError> {
+        if are_there(self)? { one(self, id) } else { Ok(None) }
+    }
+
+    fn frozen(&self, user_id: i64) -> Result<Option<(i64, i64)>, LedgerError> {
+        if are_there(self)? { frozen(self, user_id) } else { Ok(None) }
+    }
+}
+
+impl ActSteps for SqliteTx<'_> {
+    fn make_act_tables(&mut self) -> Result<(), LedgerError> {
+        // They were made when the file was opened.
+        Ok(())
+    }
+
+    fn newest_act(&mut self, key: &str) -> Result<Option<(StoredAct, i64)>, LedgerError> {
+        let sql = format!("{COLUMNS} WHERE a.key = ?1 ORDER BY a.nth DESC LIMIT 1");
+        let found = self.ledger.db.prepare_cached(&sql)?.query_row([key], read).optional()?;
+        found.map(stored).transpose()
+    }
+
+    fn insert_act(&mut self, key: &str, nth: i64, proposal: &Proposal) -> Result<Option<i64>, LedgerError> {
+        let Proposal { deed, reason, evidence, operator, time_ms, expires_ms } = proposal;
+        let id = self
+            .ledger
+            .db
+            .prepare_cached(
+                "INSERT INTO acts (key, nth, kind, subject, deed, reason, evidence, operator, actor, proposed_ms, \
+                 expires_ms) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11) RETURNING id",
+            )?
+            .query_row(
+                params![
+                    key,
+                    nth,
+                    deed.kind(),
+                    deed.subject().to_string(),
+                    to_json(deed)?,
+                    reason,
+                    evidence,
+                    operator.name,
+                    operator.actor,
+                    time_ms,
+                    expires_ms
+                ],
+                |row| row.get(0),
+            )?;
+        Ok(Some(id))
+    }
+
+    fn lock_act(&mut self, id: i64) -> Result<Option<StoredAct>, LedgerError> {
+        // The file's write lock is held since the beginning.
+        one(&self.ledger.db, id)
+    }
+
+    fn end_act(&mut self, id: i64, end: &ActEnd) -> Result<(), LedgerError> {
+        let ActEnd { outcome, detail, amount, operator, time_ms } = end;
+        self.ledger
+            .db
+            .prepare_cached(
+                "INSERT INTO act_ends (act, outcome, amount, detail, operator, actor, time_ms) \
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+            )?
+            .execute(params![id, outcome.code(), amount, detail, operator.name, operator.actor, time_ms])?;
+        Ok(())
+    }
+
+    fn done_acts(&mut self, subject: &str, kinds: &[&str]) -> Result<Vec<StoredAct>, LedgerError> {
+        let sql = format!("{COLUMNS} WHERE a.subject = ?1 AND e.outcome = ?2 ORDER BY a.id DESC");
+        let mut statement = self.ledger.db.prepare_cached(&sql)?;
+        let rows = statement.query_map(params![subject, ActOutcome::Done.code()], read)?;
+        let all = rows.map(|row| Ok(stored(row?)?.0)).collect::<Result<Vec<_>, LedgerError>>()?;
+        Ok(all.into_iter().filter(|act| kinds.contains(&act.proposal.deed.kind())).collect())
+    }
+
+    fn lock_order(&mut self, id: OrderId<'_>) -> Result<Option<Standing>, LedgerError> {
+        let Some(order) = query::order(&self.ledger.db, id)? else { return Ok(None) };
+        let promised = orders::find(&self.ledger.db, id)?.is_some_and(|row| row.known.promised);
+        Ok(Some((order, if promised { Awaits::Event } else { Awaits::Payer })))
+    }
+
+    fn orders_of_number(&mut self, trade_no: &str) -> Result<Vec<StoredOrder>, LedgerError> {
+        query::orders_of_number(&self.ledger.db, trade_no)
+    }
+
+    fn payment(&mut self, key: &str) -> Result<Option<Payment>, LedgerError> {
+        let sql = "SELECT t.asset, t.debit_holder, t.credit, t.credit_holder, t.amount FROM orders o \
+             JOIN transfers t ON t.id = o.paid_by AND t.reference = o.order_key AND t.debit = ?2 WHERE o.order_key = ?1";
+        let found = self.ledger.db.prepare_cached(sql)?.query_row(params![key, BUDGET], |row| {
+            let payee = Account { kind: row.get(2)?, holder: row.get(3)? };
+            Ok(Payment { asset: row.get(0)?, budget_key: row.get(1)?, payee, amount: row.get(4)? })
+        });
+        Ok(found.optional()?)
+    }
+
+    fn budget_numbers(
+        &mut self,
+        activity: &str,
+        scene: &str,
+        bonus_type: &str,
+    ) -> Result<BudgetNumbers, LedgerError> {
+        let own = self.ledger.budget_keys.intern(&self.ledger.db, activity, scene, bonus_type)?;
+        Ok(BudgetNumbers { id: own.id, asset: own.bonus_type })
+    }
+
+    fn name_numbers(&mut self, activity: &str, bonus_type: &str) -> Result<Option<(i64, i64)>, LedgerError> {
+        let sql = "SELECT a.id, b.id FROM names a, names b WHERE a.name = ?1 AND b.name = ?2 \
+             AND EXISTS (SELECT 1 FROM programs p WHERE p.asset = b.id)";
+        let found = self
+            .ledger
+            .db
+            .prepare_cached(sql)?
+            .query_row([activity, bonus_type], |row| Ok((row.get(0)?, row.get(1)?)));
+        Ok(found.optional()?)
+    }
+
+    fn move_money(&mut self, movement: &Movement<'_>) -> Result<Moved, LedgerError> {
+        let Movement { user_id, asset, debit, credit, reference, time_ms, .. } = *movement;
+        let takes_from_user = debit.kind == USER;
+        let mut amount = movement.amount;
+        if takes_from_user {
+            match part(self.balance_of(asset, user_id)?, amount, movement.take_what_is_there) {
+                Ok(part) => amount = part,
+                Err(missing) => return Ok(Moved::Short(missing)),
+            }
+        }
+        match movement.budget {
+            Some(id) if debit.kind == BUDGET => {
+                if let Some(reason) = self.take_for_act(id, movement)? {
+                    return Ok(Moved::NoRoom(reason));
+                }
+            }
+            Some(id) => {
+                if !self.give_back_to_budget(id, reference, amount)? {
+                    return Ok(Moved::NotGiven);
+                }
+            }
+            None => {}
+        }
+        let entry = Entry {
+            id: self.number(),
+            kind: movement.kind,
+            asset,
+            debit,
+            credit,
+            amount,
+            prev: 0,
+            time_ms,
+            reference: Cow::Borrowed(reference),
+            user: Some(user_id),
+        };
+        if takes_from_user {
+            let prev = self.last_of(asset, user_id)?;
+            self.record(&Entry { prev, ..entry })?;
+        } else {
+            let mut transfers = Transfers::default();
+            transfers.push(entry)?;
+            transfers.write(&self.ledger.db)?;
+        }
+        Ok(Moved::Done(amount))
+    }
+
+    fn set_frozen(
+        &mut self,
+        user_id: i64,
+        frozen: bool,
+        act: i64,
+        time_ms: i64,
+    ) -> Result<bool, LedgerError> {
+        let db = &self.ledger.db;
+        let changed = if frozen {
+            db.prepare_cached(
+                "INSERT INTO frozen_users (user_id, act, since_ms) VALUES (?1, ?2, ?3) ON CONFLICT (user_id) DO NOTHING",
+            )?
+            .execute([user_id, act, time_ms])?
+        } else {
+            db.prepare_cached("DELETE FROM frozen_users WHERE user_id = ?1")?.execute([user_id])?
+        };
+        Ok(changed == 1)
+    }
+
+    fn withdrawal(&mut self, id: WithdrawalId<'_>) -> Result<Option<StoredWithdrawal>, LedgerError> {
+        withdrawals::one(&self.ledger.db, id)
+    }
+
+    fn withdrawals_of_id(&mut self, id: &str) -> Result<Vec<StoredWithdrawal>, LedgerError> {
+        withdrawals::of_id(&self.ledger.db, id)
+    }
+}
+
+impl SqliteTx<'_> {
+    fn account(&self, sql: &'static str, asset: i64, user_id: i64) -> Result<i64, LedgerError> {
+        let found = self
+            .ledger
+            .db
+            .prepare_cached(sql)?
+            .query_row([USER, asset, user_id], |row| row.get(0))
+            .optional()?;
+        Ok(found.unwrap_or(0))
+    }
+
+    fn balance_of(&self, asset: i64, user_id: i64) -> Result<i64, LedgerError> {
+        let sql = "SELECT balance FROM accounts WHERE kind = ?1 AND asset = ?2 AND holder = ?3";
+        self.account(sql, asset, user_id)
+    }
+
+    fn last_of(&self, asset: i64, user_id: i64) -> Result<i64, LedgerError> {
+        self.account(
+            "SELECT last FROM accounts WHERE kind = ?1 AND asset = ?2 AND holder = ?3",
+            asset,
+            user_id,
+        )
+    }
+
+    /// Takes a budget's room as an order would.
+    fn take_for_act(
+        &mut self,
+        budget: i64,
+        movement: &Movement<'_>,
+    ) -> Result<Option<windfall_contract::accounts::Reason>, LedgerError> {
+        let own = self.ledger.budget_keys.of_id(&self.ledger.db, budget)?;
+        let order = Order {
+            trade_no: movement.reference,
+            user_id: movement.user_id,
+            activity: "",
+            scene: "",
+            bonus_type: "",
+            amount: movement.amount,
+            time_ms: movement.time_ms,
+        };
+        self.take(&order, own, Take::Used)
+    }
+
+    /// Takes back what a budget has given out, and all that cover it. False where it has given out less.
+    fn give_back_to_budget(
+        &mut self,
+        budget: i64,
+        reference: &str,
+        amount: i64,
+    ) -> Result<bool, LedgerError> {
+        let own = self.ledger.budget_keys.of_id(&self.ledger.db, budget)?;
+        if !self.shards_of(own.id)?.take_back(hash(reference), amount) {
+            return Ok(false);
+        }
+        for id in own.above() {
+            if !self.shards_of(id)?.take_back(hash(reference), amount) {
+                return Err(LedgerError::Damaged(format!(
+                    "budget key {budget} has given out {amount}, and what covers it has not"
+                )));
+            }
+        }
+        Ok(true)
+    }
+}

@@ -1,0 +1,332 @@
+//! The auditor on PostgreSQL, beside writers, and against damage done by hand.
+#![cfg(feature = "postgres")]
+#![allow(clippy::unwrap_used)] // a test fails by panicking
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use windfall_contract::accounts::{Reason, Withdrawal};
+use windfall_ledger::{
+    Attempt, AuditError, AuditLimits, AuditProgress, Auditor, BudgetSet, Compared, Finish, Increment, Ledger,
+    LedgerReader, Order, PostgresOptions, Tx,
+};
+use windfall_servers::Servers;
+
+const LIMITS: AuditLimits =
+    AuditLimits { increment_rows: 50, tail_rows_max: 100_000, account_rows: 7, order_rows: 50 };
+
+struct Place {
+    url: String,
+    options: PostgresOptions,
+    _servers: Servers,
+}
+
+impl Place {
+    fn new(name: &str) -> Self {
+        let servers = Servers::from_env_or_start(&["postgres"]).unwrap();
+        let url = servers.server("postgres").unwrap().url().to_owned();
+        let since = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_millis();
+        let schema = format!("{name}_{}_{since}", std::process::id());
+        let options =
+            PostgresOptions { schema, idle_in_transaction_timeout_ms: 600_000, ..PostgresOptions::default() };
+        Self { url, options, _servers: servers }
+    }
+
+    fn ledger(&self) -> Ledger {
+        Ledger::connect(&self.url, &self.options).unwrap()
+    }
+
+    fn auditor(&self) -> Auditor {
+        Auditor::connect(&self.url, &self.options).unwrap().with_limits(LIMITS)
+    }
+
+    fn run(&self, sql: &str) -> Result<u64, tokio_postgres::Error> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let (client, connection) = tokio_postgres::connect(&self.url, tokio_postgres::NoTls).await?;
+            let io = tokio::spawn(connection);
+            client.batch_execute(&format!("SET search_path = {}", self.options.schema)).await?;
+            let mut changed = 0;
+            for statement in sql.split(';').filter(|one| !one.trim().is_empty()) {
+                changed = client.execute(statement, &[]).await?;
+            }
+            drop(client);
+            io.await.unwrap()?;
+            Ok(changed)
+        })
+    }
+}
+
+fn budgets(ledger: &mut Ledger) {
+    let budget =
+        |scene, shards| BudgetSet { activity: "spring", scene, bonus_type: "cash", total: 1_000_000, shards };
+    ledger.set_budgets(&[budget("rain", 4), budget("*", 4)]).unwrap();
+}
+
+fn order(trade_no: &str, user_id: i64) -> Order<'_> {
+    Order { trade_no, user_id, activity: "spring", scene: "rain", bonus_type: "cash", amount: 3, time_ms: 1 }
+}
+
+/// What a writer does, again and again: credits, orders that wait, are posted or released, withdrawals of each end.
+fn work(ledger: &mut Ledger, writer: u64, nth: u64) {
+    let user = |at: u64| i64::try_from(1 + (writer * 7 + nth + at) % 20).unwrap();
+    let names: Vec<String> = (0..12).map(|at| format!("{writer}/{nth:06}/{at}")).collect();
+    let orders: Vec<Order<'_>> = (0..).zip(&names).map(|(at, name)| order(name, user(at))).collect();
+    ledger.apply(&orders[..6]).unwrap();
+    ledger.transact(|tx: &mut Tx<'_>| tx.reserve(&orders[6..], &["bank"; 6], Attempt::Normal)).unwrap();
+    let held: Vec<&str> = names[6..].iter().map(String::as_str).collect();
+    ledger.transact(|tx: &mut Tx<'_>| tx.post(&held[..3], 2)).unwrap();
+    ledger.transact(|tx: &mut Tx<'_>| tx.release(&[(held[3], Reason::Released)], 2)).unwrap();
+    let out = Withdrawal {
+        id: format!("out/{}", names[0]),
+        user_id: user(0),
+        bonus_type: "cash".into(),
+        amount: 1,
+    };
+    ledger.transact(|tx: &mut Tx<'_>| tx.hold(&[(&out, "")], 3)).unwrap();
+    let ended: Vec<Finish> = match nth % 3 {
+        0 => ledger.transact(|tx: &mut Tx<'_>| tx.pay_out(&[&out.id], 4)).unwrap(),
+        1 => ledger.transact(|tx: &mut Tx<'_>| tx.give_back(&[(&out.id, "no")], 4)).unwrap(),
+        _ => vec![Finish::Done],
+    };
+    assert_eq!(ended.len(), 1);
+}
+
+fn patient<T>(mut step: impl FnMut() -> Result<T, AuditError>) -> T {
+    loop {
+        match step() {
+            Err(AuditError::Busy) => std::thread::yield_now(),
+            other => return other.unwrap(),
+        }
+    }
+}
+
+/// Reads what is final, compares, and sweeps all.
+fn audit(auditor: &mut Auditor) -> AuditProgress {
+    let started = Instant::now();
+    while patient(|| auditor.increment(7)) != Increment::default() {
+        assert!(started.elapsed() < Duration::from_secs(120));
+    }
+    assert!(matches!(patient(|| auditor.compare(7)), Compared::Done { .. }));
+    while !matches!(patient(|| auditor.sweep(7)), Compared::Done { is_last: true, .. }) {}
+    auditor.progress().unwrap()
+}
+
+/// The auditor never reports a difference that is none: four writers work all the while, two auditors look at every moment
+/// that they find, and one of them is given up and begun anew again and again.
+#[test]
+#[ignore = "needs real servers: ./dev test runs it"]
+fn beside_writers_nothing_is_reported_and_all_is_read() {
+    let place = Place::new("audit_writers");
+    budgets(&mut place.ledger());
+    let (is_over, steps) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for writer in 0..4 {
+            let (place, is_over) = (&place, &is_over);
+            scope.spawn(move || {
+                let mut ledger = place.ledger();
+                let mut nth = 0;
+                while !is_over.load(Ordering::Relaxed) {
+                    work(&mut ledger, writer, nth);
+                    nth += 1;
+                }
+                assert!(nth > 3, "writer {writer} has worked");
+            });
+        }
+        for which in 0..2 {
+            let (place, is_over, steps) = (&place, &is_over, &steps);
+            scope.spawn(move || {
+                let mut auditor = place.auditor();
+                while !is_over.load(Ordering::Relaxed) {
+                    for step in 0..6 {
+                        let found = match step {
+                            0 => auditor.increment(5).map(|done| done.differences),
+                            1 => auditor.compare(5).map(differences),
+                            _ => auditor.sweep(5).map(differences),
+                        };
+                        match found {
+                            Ok(found) => assert_eq!(found, 0, "{:?}", auditor.differences(None, 0, 10)),
+                            Err(AuditError::Busy) => continue,
+                            Err(error) => panic!("{error}"),
+                        }
+                        steps.fetch_add(1, Ordering::Relaxed);
+                    }
+                    if which == 1 {
+                        auditor = place.auditor();
+                    }
+                }
+            });
+        }
+        std::thread::sleep(Duration::from_secs(8));
+        is_over.store(true, Ordering::Relaxed);
+    });
+    assert!(steps.into_inner() > 20);
+    let mut auditor = place.auditor();
+    let progress = audit(&mut auditor);
+    assert!(progress.is_clean() && progress.sweeps > 0 && progress.tail == 0, "{progress:?}");
+    let whole = LedgerReader::connect(&place.url, &place.options).unwrap().reconcile().unwrap();
+    assert!(whole.is_clean(), "{whole:?}");
+    // Each transfer once, however many auditors there were.
+    let transfers = place.run("CREATE TEMPORARY TABLE all_of_them AS SELECT id FROM transfers").unwrap();
+    assert_eq!(progress.transfers, transfers);
+}
+
+fn differences(compared: Compared) -> u64 {
+    match compared {
+        Compared::Done { differences, .. } => differences,
+        Compared::Behind => 0,
+    }
+}
+
+/// A transaction that is open for long: nothing behind it is final, balances agree all the same, and what it did counts when it
+/// has ended.
+#[test]
+#[ignore = "needs real servers: ./dev test runs it"]
+fn a_transaction_that_stays_open_holds_the_position_up_and_nothing_else() {
+    let place = Place::new("audit_open");
+    let mut ledger = place.ledger();
+    budgets(&mut ledger);
+    let mut slow = place.ledger();
+    let mut tx = slow.begin().unwrap();
+    tx.apply(&[order("slow", 1)], Attempt::Normal).unwrap();
+    work(&mut ledger, 1, 1);
+    let mut auditor = place.auditor();
+    while patient(|| auditor.increment(5)) != Increment::default() {}
+    assert!(auditor.progress().unwrap().tail > 0, "what came behind it is not final");
+    assert_eq!(differences(patient(|| auditor.compare(5))), 0);
+    tx.commit().unwrap();
+    assert_eq!(differences(patient(|| auditor.compare(5))), 0);
+    let progress = audit(&mut auditor);
+    assert!(progress.is_clean() && progress.tail == 0, "{progress:?}");
+}
+
+#[test]
+#[ignore = "needs real servers: ./dev test runs it"]
+fn what_is_changed_by_hand_is_found() {
+    let cases = [
+        ("wrong_balance", "UPDATE accounts SET balance = balance + 1 WHERE kind = 0 AND holder = 9"),
+        ("wrong_balance", "UPDATE accounts SET balance = balance + 1 WHERE kind <= -3"),
+        ("wrong_used", "UPDATE budget_shards SET used = used + 1 WHERE shard = 0"),
+        ("wrong_reserved", "UPDATE budget_shards SET reserved = reserved + 1 WHERE shard = 1"),
+        (
+            "order_without_transfer",
+            "INSERT INTO orders (user_id, program, amount, paid_by, created_ms, took_ms, status, reason, order_key, payer) \
+             SELECT user_id, program, amount, 7, created_ms, took_ms, 1, 0, 'forged', '' FROM orders WHERE status = 1 LIMIT 1",
+        ),
+        (
+            "transfer_without_order",
+            "INSERT INTO transfers (id, kind, asset, debit, debit_holder, credit, credit_holder, amount, prev, time_ms, \
+             reference) SELECT -7, 0, asset, debit, debit_holder, 0, 9, 5, 0, 1, 'forged' FROM transfers \
+             WHERE debit = 2 LIMIT 1",
+        ),
+        (
+            "double_credit",
+            "INSERT INTO transfers (id, kind, asset, debit, debit_holder, credit, credit_holder, amount, prev, time_ms, \
+             reference) SELECT -7, kind, asset, debit, debit_holder, credit, credit_holder, amount, 0, 1, reference \
+             FROM transfers WHERE debit = 2 AND kind = 0 LIMIT 1",
+        ),
+        ("wrong_withdrawal", "UPDATE withdrawals SET status = 0 WHERE status = 1"),
+        ("wrong_pending", "UPDATE orders SET status = 2 WHERE status = 0"),
+    ];
+    for (kind, sql) in cases {
+        let place = Place::new("audit_hand");
+        let mut ledger = place.ledger();
+        budgets(&mut ledger);
+        for nth in 0..3 {
+            work(&mut ledger, 1, nth);
+        }
+        let mut auditor = place.auditor();
+        assert!(audit(&mut auditor).is_clean(), "before: {kind}");
+        assert!(place.run(sql).unwrap() > 0, "{sql}");
+        let progress = audit(&mut auditor);
+        assert!(progress.open.contains_key(kind), "{kind}: {:?}", progress.open);
+        assert!(
+            place.run("DELETE FROM audit_differences").is_err()
+                && place.run("TRUNCATE audit_differences").is_err()
+        );
+    }
+}
+
+/// Tables that were loaded into another cluster: its ranges cannot be told from new ones.
+#[test]
+#[ignore = "needs real servers: ./dev test runs it"]
+fn transfers_ahead_of_all_transactions_are_refused() {
+    let place = Place::new("audit_ahead");
+    let mut ledger = place.ledger();
+    budgets(&mut ledger);
+    work(&mut ledger, 1, 1);
+    place
+        .run(
+            "INSERT INTO transfers (id, kind, asset, debit, debit_holder, credit, credit_holder, amount, prev, time_ms, \
+             reference, tx) SELECT -7, 0, asset, debit, debit_holder, 0, 9, 5, 0, 1, 'restored', 1000000000000 \
+             FROM transfers WHERE debit = 2 LIMIT 1",
+        )
+        .unwrap();
+    let mut auditor = place.auditor();
+    let refused = auditor.increment(5).unwrap_err();
+    assert!(matches!(refused, AuditError::Ahead { transfer: -7, place: 1_000_000_000_000 }), "{refused}");
+}
+
+/// How long an increment takes: `WINDFALL_AUDIT_ROWS` transfers, each of a user and an order of its own, which is the worst case.
+#[test]
+#[ignore = "a measurement"]
+fn measure_increments() {
+    let rows: u64 = std::env::var("WINDFALL_AUDIT_ROWS").map_or(5_000_000, |rows| rows.parse().unwrap());
+    let place = Place::new("audit_measure");
+    let mut ledger = place.ledger();
+    budgets(&mut ledger);
+    ledger.apply(&[order("first", 1)]).unwrap();
+    let columns = "(SELECT id FROM programs WHERE scene = (SELECT id FROM names WHERE name = 'rain'))";
+    for from in (0..rows).step_by(100_000) {
+        let to = from + 100_000 - 1;
+        place
+            .run(&format!(
+                "INSERT INTO orders (user_id, program, amount, paid_by, created_ms, took_ms, status, reason, order_key, payer) \
+                 SELECT 1000 + n, {columns}, 3, 1000000000 + n, 1, 0, 1, 0, 'made/' || n, '' FROM generate_series({from}, {to}) n; \
+                 INSERT INTO transfers (id, kind, asset, debit, debit_holder, credit, credit_holder, amount, prev, time_ms, reference) \
+                 SELECT 1000000000 + n, 0, (SELECT id FROM names WHERE name = 'cash'), 2, {columns}, 0, 1000 + n, 3, 0, 1, 'made/' || n \
+                 FROM generate_series({from}, {to}) n; \
+                 INSERT INTO accounts (kind, asset, holder, balance, last, before) \
+                 SELECT 0, (SELECT id FROM names WHERE name = 'cash'), 1000 + n, 3, 1000000000 + n, 0 FROM generate_series({from}, {to}) n"
+            ))
+            .unwrap();
+    }
+    place.run("ANALYZE orders; ANALYZE transfers; ANALYZE accounts").unwrap();
+    let mut auditor = place.auditor().with_limits(AuditLimits::default());
+    let (mut read, mut longest) = (0, Duration::ZERO);
+    let mut million = Instant::now();
+    loop {
+        let began = Instant::now();
+        let step = patient(|| auditor.increment(5));
+        longest = longest.max(began.elapsed());
+        if step.transfers == 0 {
+            break;
+        }
+        let before = read / 1_000_000;
+        read += step.transfers;
+        if read / 1_000_000 > before {
+            println!("{read} transfers: the last million in {:.1?}", million.elapsed());
+            million = Instant::now();
+        }
+    }
+    println!("{read} transfers; the longest step took {longest:.2?}");
+    let (mut swept, began) = (0, Instant::now());
+    let mut longest = Duration::ZERO;
+    loop {
+        let page = Instant::now();
+        let Compared::Done { rows, is_last, .. } = patient(|| auditor.sweep(5)) else {
+            panic!("it is behind")
+        };
+        longest = longest.max(page.elapsed());
+        swept += rows;
+        if is_last {
+            break;
+        }
+    }
+    println!(
+        "{swept} accounts, orders and withdrawals swept in {:.1?}; the longest page took {longest:.2?}",
+        began.elapsed()
+    );
+    let began = Instant::now();
+    patient(|| auditor.compare(5));
+    println!("compared what is small in {:.2?}", began.elapsed());
+}

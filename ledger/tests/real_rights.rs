@@ -1,0 +1,275 @@
+//! The users of `deploy/postgres/roles.sql`: what each can do with its rights, and what it cannot.
+#![cfg(feature = "postgres")]
+#![allow(clippy::unwrap_used)] // a test fails by panicking
+
+use std::error::Error;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use tokio_postgres::error::SqlState;
+use windfall_conformance::ledger::{self, Fixture, Place};
+use windfall_ledger::{
+    Beat, Guard, Ledger, LedgerReader, OpenError, Order, OrderOutcome, PostgresOptions, Sealer, Unbudgeted,
+};
+use windfall_servers::{PostgresOptions as ServerOptions, Private};
+
+const ROLES: &str = include_str!("../../deploy/postgres/roles.sql");
+/// The line of it that names the schema.
+const PLACE: &str = "place text := 'windfall';";
+/// One user a group, as the file's comment makes them, and one of none, as anybody else in the database.
+const USERS: &str = "
+    CREATE ROLE windfall_migrate LOGIN PASSWORD 'rain' IN ROLE windfall_owner;
+    ALTER ROLE windfall_migrate SET role = 'windfall_owner';
+    CREATE ROLE windfall_rewards LOGIN PASSWORD 'rain' IN ROLE windfall_writer;
+    CREATE ROLE windfall_seal LOGIN PASSWORD 'rain' IN ROLE windfall_sealer;
+    CREATE ROLE windfall_look LOGIN PASSWORD 'rain' IN ROLE windfall_reader;
+    CREATE ROLE windfall_tokens LOGIN PASSWORD 'rain';";
+
+struct Database {
+    server: Private,
+    next: AtomicU32,
+}
+
+/// A ledger that each kind of process reaches as its own user.
+struct OfUsers {
+    root: String,
+    schema: String,
+}
+
+fn run(url: &str, sql: &str) -> Result<(), tokio_postgres::Error> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await?;
+        let io = tokio::spawn(connection);
+        let done = client.batch_execute(sql).await;
+        drop(client);
+        io.await.unwrap()?;
+        done
+    })
+}
+
+fn rows(url: &str, sql: &str) -> Vec<String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await.unwrap();
+        let io = tokio::spawn(connection);
+        let rows = client.query(sql, &[]).await.unwrap();
+        drop(client);
+        io.await.unwrap().unwrap();
+        rows.iter().map(|row| row.get(0)).collect()
+    })
+}
+
+impl Database {
+    fn start() -> Self {
+        let own = Self { server: Private::start(ServerOptions::default()).unwrap(), next: AtomicU32::new(0) };
+        run(own.server.url(), ROLES).unwrap();
+        run(own.server.url(), USERS).unwrap();
+        own
+    }
+
+    /// A ledger that was prepared as the deployment does it.
+    fn prepared(&self) -> Result<OfUsers, OpenError> {
+        let schema = format!("ledger_{}", self.next.fetch_add(1, Relaxed));
+        let place = OfUsers { root: self.server.url().to_owned(), schema };
+        place.make_roles();
+        place.prepare()?;
+        Ok(place)
+    }
+}
+
+impl Fixture for Database {
+    fn fresh(&self) -> Result<Box<dyn Place>, Box<dyn Error>> {
+        Ok(Box::new(self.prepared()?))
+    }
+}
+
+impl OfUsers {
+    fn url(&self, user: &str) -> String {
+        let (_, at) = self.root.split_once('@').unwrap();
+        format!("postgres://{user}:rain@{at}")
+    }
+
+    fn options(&self) -> PostgresOptions {
+        PostgresOptions {
+            schema: self.schema.clone(),
+            idle_in_transaction_timeout_ms: 600_000,
+            unbudgeted: Unbudgeted::Allow,
+            ..PostgresOptions::default()
+        }
+    }
+
+    fn make_roles(&self) {
+        assert!(ROLES.contains(PLACE));
+        run(&self.root, &ROLES.replace(PLACE, &format!("place text := '{}';", self.schema))).unwrap();
+    }
+
+    fn prepare(&self) -> Result<i64, OpenError> {
+        Ledger::prepare(&self.url("windfall_migrate"), &self.options(), Arc::new(Guard::default()))
+    }
+
+    fn as_user(&self, user: &str, sql: &str) -> Result<(), tokio_postgres::Error> {
+        run(&self.url(user), &format!("SET search_path = {}; {sql}", self.schema))
+    }
+
+    /// Asserts that the server refuses it for want of a right, and for no other reason.
+    fn is_refused(&self, user: &str, sql: &str) {
+        let refused = self.as_user(user, sql).unwrap_err();
+        assert_eq!(refused.code(), Some(&SqlState::INSUFFICIENT_PRIVILEGE), "{user}: {sql}: {refused:?}");
+    }
+}
+
+impl Place for OfUsers {
+    fn open(&self, unbudgeted: Unbudgeted) -> Result<Ledger, OpenError> {
+        let options = PostgresOptions { unbudgeted, ..self.options() };
+        // With the mark, as processes have it.
+        Ledger::connect(&self.url("windfall_rewards"), &options)?.guarded(Arc::new(Guard::default()))
+    }
+
+    fn reader(&self) -> Result<LedgerReader, OpenError> {
+        LedgerReader::connect(&self.url("windfall_look"), &self.options())
+    }
+
+    fn sealer(&self) -> Result<Sealer, OpenError> {
+        Sealer::connect(&self.url("windfall_seal"), &self.options())
+    }
+}
+
+fn order(trade_no: &str) -> Order<'_> {
+    Order {
+        trade_no,
+        user_id: 7,
+        activity: "spring-2027",
+        scene: "rain",
+        bonus_type: "cash",
+        amount: 5,
+        time_ms: 1,
+    }
+}
+
+/// Writers, readers and sealers do all that the contract of the ledger asks, each by its own user.
+#[test]
+#[ignore = "needs real servers: ./dev test runs it"]
+fn each_user_can_do_its_work() {
+    ledger::run(&Database::start());
+}
+
+#[test]
+#[ignore = "needs real servers: ./dev test runs it"]
+fn no_user_can_do_more_than_its_work() {
+    let database = Database::start();
+    let place = database.prepared().unwrap();
+    let mut ledger = place.open(Unbudgeted::Allow).unwrap();
+    assert_eq!(ledger.apply(&[order("a")]).unwrap(), [OrderOutcome::Credited]);
+    let Ok(Some(Beat { is_counted, .. })) = ledger.beat(true) else { panic!("the mark is kept") };
+    assert!(is_counted);
+
+    // The token service, and whoever else has a user in this database.
+    for table in ["orders", "accounts", "transfers", "archive", "schema_version"] {
+        place.is_refused("windfall_tokens", &format!("SELECT * FROM {}.{table}", place.schema));
+    }
+    place.is_refused("windfall_tokens", &format!("CREATE TABLE {}.mine (id bigint)", place.schema));
+
+    // Who grants cannot change what was written, nor the tables, nor what proves that nothing was changed.
+    for sql in [
+        "UPDATE transfers SET amount = amount + 1",
+        "DELETE FROM transfers",
+        "TRUNCATE transfers",
+        "DROP TRIGGER transfers_append_only ON transfers",
+        "ALTER TABLE transfers DISABLE TRIGGER ALL",
+        "ALTER TABLE orders ADD COLUMN more bigint",
+        "ALTER TABLE orders OWNER TO windfall_rewards",
+        "DROP TABLE orders",
+        "CREATE TABLE mine (id bigint)",
+        "DELETE FROM orders",
+        "DELETE FROM accounts",
+        "TRUNCATE accounts",
+        "UPDATE replays SET outcome = ''",
+        "DELETE FROM archive",
+        "DELETE FROM ledger_position",
+        "UPDATE ledger_lineages SET first_beat = 0",
+        "DELETE FROM ledger_acceptances",
+        "UPDATE ledger_acceptances SET actor = ''",
+        "INSERT INTO schema_version (version) VALUES (99)",
+        "INSERT INTO seals (id, from_at, to_at, rows, sealed_ms, previous, content, names, hash) \
+         VALUES (1, 0, 1, 0, 0, '', '', '', '')",
+        "DELETE FROM seal_pages",
+        "SET ROLE windfall_owner",
+    ] {
+        place.is_refused("windfall_rewards", sql);
+    }
+    // Who looks changes nothing.
+    let tables = rows(
+        &place.root,
+        &format!("SELECT tablename::text FROM pg_tables WHERE schemaname = '{}'", place.schema),
+    );
+    assert!(tables.len() > 10, "{tables:?}");
+    for table in &tables {
+        place.as_user("windfall_look", &format!("SELECT * FROM {table}")).unwrap();
+        place.is_refused("windfall_look", &format!("INSERT INTO {table} DEFAULT VALUES"));
+        place.is_refused("windfall_look", &format!("DELETE FROM {table}"));
+        place.is_refused("windfall_look", &format!("TRUNCATE {table}"));
+        if !matches!(table.as_str(), "seals" | "seal_pages") {
+            place.is_refused("windfall_seal", &format!("INSERT INTO {table} DEFAULT VALUES"));
+        }
+        place.is_refused("windfall_seal", &format!("DELETE FROM {table}"));
+    }
+    place.is_refused("windfall_look", "SELECT nextval('transfer_blocks')");
+    assert_eq!(ledger.apply(&[order("b")]).unwrap(), [OrderOutcome::Credited], "nothing of it did harm");
+}
+
+/// A table that a release adds can be written by its processes as soon as its owner has made it, and what is only appended to
+/// cannot be changed once `windfall ledger prepare` has run.
+#[test]
+#[ignore = "needs real servers: ./dev test runs it"]
+fn tables_that_are_made_later_have_the_rights_too() {
+    let database = Database::start();
+    let place = database.prepared().unwrap();
+    let make = "CREATE TABLE outbox (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, what text); \
+        CREATE TABLE acts (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, what text); \
+        CREATE TRIGGER acts_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON acts \
+        FOR EACH STATEMENT EXECUTE FUNCTION refuse_change()";
+    place.as_user("windfall_migrate", make).unwrap();
+    let use_it = "INSERT INTO outbox (what) VALUES ('a'); UPDATE outbox SET what = 'b'; DELETE FROM outbox; \
+        INSERT INTO acts (what) VALUES ('a')";
+    place.as_user("windfall_rewards", use_it).unwrap();
+    assert!(place.as_user("windfall_rewards", "UPDATE acts SET what = 'b'").is_err(), "its trigger");
+    place.as_user("windfall_look", "SELECT * FROM outbox, acts").unwrap();
+    place.is_refused("windfall_look", "INSERT INTO outbox (what) VALUES ('a')");
+    place.is_refused("windfall_tokens", &format!("SELECT * FROM {}.outbox", place.schema));
+    place.prepare().unwrap();
+    place.as_user("windfall_rewards", use_it).unwrap();
+    place.is_refused("windfall_rewards", "UPDATE acts SET what = 'b'");
+    place.is_refused("windfall_rewards", "DELETE FROM acts");
+}
+
+/// A fleet whose one user owns the ledger goes on while its processes are given users of their own.
+#[test]
+#[ignore = "needs real servers: ./dev test runs it"]
+fn a_ledger_that_one_user_owns_is_handed_over_while_it_is_used() {
+    let database = Database::start();
+    let schema = "ledger_old".to_owned();
+    let place = OfUsers { root: database.server.url().to_owned(), schema };
+    let old = "CREATE ROLE fleet LOGIN PASSWORD 'rain'; GRANT CREATE ON DATABASE postgres TO fleet";
+    run(&place.root, old).unwrap();
+    let connect = || Ledger::connect(&place.url("fleet"), &place.options());
+    let guarded = |ledger: Ledger| ledger.guarded(Arc::new(Guard::default()));
+    let mut before = guarded(connect().unwrap()).unwrap();
+    assert_eq!(before.apply(&[order("a")]).unwrap(), [OrderOutcome::Credited]);
+    place.make_roles();
+    place.prepare().unwrap();
+    assert_eq!(before.apply(&[order("b")]).unwrap(), [OrderOutcome::Credited], "it is still connected");
+    let mut again = guarded(connect().unwrap()).unwrap();
+    assert_eq!(again.apply(&[order("c")]).unwrap(), [OrderOutcome::Credited], "it may connect again");
+    let mut own = place.open(Unbudgeted::Allow).unwrap();
+    let all = [order("a"), order("b"), order("c"), order("d")];
+    let outcomes = own.apply(&all).unwrap();
+    assert_eq!(outcomes[..3], [OrderOutcome::AlreadyCredited; 3]);
+    assert_eq!(outcomes[3], OrderOutcome::Credited);
+    // Twice is once.
+    place.make_roles();
+    place.prepare().unwrap();
+    run(&place.root, "REVOKE windfall_owner FROM fleet").unwrap();
+    place.is_refused("fleet", &format!("SELECT * FROM {}.orders", place.schema));
+    place.is_refused("windfall_rewards", "DELETE FROM transfers");
+    assert_eq!(own.apply(&[order("e")]).unwrap(), [OrderOutcome::Credited]);
+}

@@ -1,0 +1,109 @@
+//! Follows a key file: a ring that an operator has changed is taken over while the process runs.
+
+use crate::KeyRing;
+use sha2::{Digest, Sha256};
+use std::path::{Path, PathBuf};
+use zeroize::Zeroizing;
+
+/// A key file, and what was seen of it last. It is compared by its bytes: whether a file is written in place, renamed over
+/// the old one, or is behind a link that now leads elsewhere, as where Kubernetes mounts a Secret, makes no difference.
+#[derive(Debug)]
+pub struct KeyRingFile {
+    path: PathBuf,
+    /// The digest of the ring that was handed out last.
+    digest: Option<[u8; 32]>,
+    /// The reason why the file could not be read at the last look, so that it is told once.
+    told: Option<String>,
+}
+
+impl KeyRingFile {
+    /// A file of which nothing was seen yet: the first look hands out its ring.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), digest: None, told: None }
+    }
+
+    /// The ring, where the file is another one than at the last look that could read it. What cannot be read is told once.
+    /// Blocks for the disk.
+    pub fn look(&mut self) -> Option<Result<KeyRing, String>> {
+        // First: a file that is replaced between the two is read again at the next look.
+        let digest = digest_of(&self.path);
+        if digest.is_some() && digest == self.digest {
+            self.told = None;
+            return None;
+        }
+        match KeyRing::load(&self.path) {
+            Ok(ring) => {
+                (self.digest, self.told) = (digest, None);
+                Some(Ok(ring))
+            }
+            // Tried again at each look: its mode may be mended, which the file's bytes do not show.
+            Err(error) => {
+                let error = error.to_string();
+                (self.told.replace(error.clone()).as_ref() != Some(&error)).then_some(Err(error))
+            }
+        }
+    }
+}
+
+fn digest_of(path: &Path) -> Option<[u8; 32]> {
+    std::fs::read(path).ok().map(|bytes| Sha256::digest(Zeroizing::new(bytes).as_slice()).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Algorithm, KeyFile, KeyId};
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    #[test]
+    fn a_ring_is_read_when_it_changes_and_a_broken_one_is_told_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("keys.toml");
+        let mut seen = KeyRingFile::new(&path);
+        assert!(matches!(seen.look(), Some(Err(_))), "none there");
+        assert!(seen.look().is_none());
+        KeyFile::create(&path, Algorithm::HmacSha256, 1).unwrap();
+        assert!(matches!(seen.look(), Some(Ok(_))));
+        assert!(seen.look().is_none());
+        let whole = std::fs::read(&path).unwrap();
+        std::fs::write(&path, &whole[..whole.len() / 2]).unwrap();
+        assert!(matches!(seen.look(), Some(Err(_))));
+        assert!(seen.look().is_none());
+        std::fs::write(&path, whole).unwrap();
+        assert!(seen.look().is_none(), "it is in force");
+        // Another one, for all to see, and then as it should be.
+        std::fs::remove_file(&path).unwrap();
+        KeyFile::create(&path, Algorithm::HmacSha256, 2).unwrap();
+        let mode = |mode| std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        mode(0o644);
+        assert!(matches!(seen.look(), Some(Err(_))));
+        mode(0o600);
+        assert!(matches!(seen.look(), Some(Ok(_))));
+        assert!(seen.look().is_none());
+    }
+
+    /// As Kubernetes replaces what it mounts: a link to a folder is swapped, and the file's own name never changes.
+    #[test]
+    fn a_ring_behind_a_link_that_is_swapped_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        for version in ["..1", "..2"] {
+            std::fs::create_dir(at(version)).unwrap();
+        }
+        let mut file = KeyFile::create(&at("..1/keys.toml"), Algorithm::HmacSha256, 1).unwrap();
+        symlink("..1", at("..data")).unwrap();
+        symlink("..data/keys.toml", at("keys.toml")).unwrap();
+        let mut seen = KeyRingFile::new(at("keys.toml"));
+        assert_eq!(seen.look().unwrap().unwrap().keys().count(), 1);
+        file.add(Algorithm::HmacSha256, 2).unwrap();
+        assert_eq!(seen.look().unwrap().unwrap().keys().count(), 2, "a change of the file itself");
+        std::fs::copy(at("..1/keys.toml"), at("..2/keys.toml")).unwrap();
+        KeyFile::open(&at("..2/keys.toml")).unwrap().promote(KeyId(2)).unwrap();
+        assert!(seen.look().is_none(), "nothing leads there yet");
+        symlink("..2", at("..data_tmp")).unwrap();
+        std::fs::rename(at("..data_tmp"), at("..data")).unwrap();
+        let ring = seen.look().unwrap().unwrap();
+        assert!(ring.keys().any(|key| key.id == KeyId(2) && key.state == crate::State::VerifyOnly));
+        assert!(seen.look().is_none());
+    }
+}
