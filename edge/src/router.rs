@@ -24,8 +24,8 @@ use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::Service;
 use windfall_proto::methods::{
-    self, ActsMethod, ArchiveMethod, AuditsMethod, BackfillsMethod, JobsMethod, Method, Mount, RewardsMethod, SendMethod,
-    TimersMethod, TokensMethod, WalletMethod,
+    self, ActsMethod, ArchiveMethod, AuditsMethod, BackfillsMethod, JobsMethod, Method, Mount, RewardsMethod,
+    SendMethod, TimersMethod, TokensMethod, WalletMethod,
 };
 use windfall_proto::v1::acts_server::{Acts, ActsServer};
 use windfall_proto::v1::archive_server::{Archive, ArchiveServer};

@@ -73,7 +73,7 @@ fn work(ledger: &mut Ledger, writer: u64, nth: u64) {
     let orders: Vec<Order<'_>> = (0..).zip(&names).map(|(at, name)| order(name, user(at))).collect();
     ledger.apply(&orders[..6]).unwrap();
     ledger.transact(|tx: &mut Tx<'_>| tx.reserve(&orders[6..], &["bank"; 6], Attempt::Normal)).unwrap();
-    let held: Vec<&str> = names[6..].iter().map(String::as_str).collect();
+    let held: Vec<OrderId<'_>> = orders[6..].iter().map(Order::id).collect();
     ledger.transact(|tx: &mut Tx<'_>| tx.post(&held[..3], 2)).unwrap();
     ledger.transact(|tx: &mut Tx<'_>| tx.release(&[(held[3], Reason::Released)], 2)).unwrap();
     let out = Withdrawal {
@@ -83,9 +83,10 @@ fn work(ledger: &mut Ledger, writer: u64, nth: u64) {
         amount: 1,
     };
     ledger.transact(|tx: &mut Tx<'_>| tx.hold(&[(&out, "")], 3)).unwrap();
+    let id = WithdrawalId { user_id: out.user_id, id: &out.id };
     let ended: Vec<Finish> = match nth % 3 {
-        0 => ledger.transact(|tx: &mut Tx<'_>| tx.pay_out(&[&out.id], 4)).unwrap(),
-        1 => ledger.transact(|tx: &mut Tx<'_>| tx.give_back(&[(&out.id, "no")], 4)).unwrap(),
+        0 => ledger.transact(|tx: &mut Tx<'_>| tx.pay_out(&[id], 4)).unwrap(),
+        1 => ledger.transact(|tx: &mut Tx<'_>| tx.give_back(&[(id, "no")], 4)).unwrap(),
         _ => vec![Finish::Done],
     };
     assert_eq!(ended.len(), 1);
@@ -185,9 +186,13 @@ fn a_transaction_that_stays_open_holds_the_position_up_and_nothing_else() {
     let place = Place::new("audit_open");
     let mut ledger = place.ledger();
     budgets(&mut ledger);
+    // Of another activity, so that nobody waits for its locks.
+    let winter =
+        BudgetSet { activity: "winter", scene: "rain", bonus_type: "cash", total: 1_000_000, shards: 1 };
+    ledger.set_budgets(&[winter]).unwrap();
     let mut slow = place.ledger();
     let mut tx = slow.begin().unwrap();
-    tx.apply(&[order("slow", 1)], Attempt::Normal).unwrap();
+    tx.apply(&[Order { activity: "winter", ..order("slow", 99) }], Attempt::Normal).unwrap();
     work(&mut ledger, 1, 1);
     let mut auditor = place.auditor();
     while patient(|| auditor.increment(5)) != Increment::default() {}

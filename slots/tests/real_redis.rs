@@ -415,7 +415,7 @@ async fn a_call_with_more_keys_than_a_command_takes_is_whole() {
     let again = store.add(shard, &again).await.unwrap();
     let before: Vec<_> = ids.iter().map(|id| Added::Exists(*id)).collect();
     assert_eq!(again[1..=TASKS], before);
-    stored(&[again[0].clone(), again[TASKS + 1].clone()]);
+    stored(&[again[0], again[TASKS + 1]]);
     assert_eq!(all_counts(&store).await.unwrap().iter().sum::<u64>(), TASKS as u64 + 2);
 
     // All are over by one call, and their keys are free.

@@ -28,7 +28,12 @@ const CALLERS: [(&str, &str, bool, &str); 6] = [
     ),
     ("grants", r#"["grant"]"#, false, "grants without a queue"),
     (OPERATOR, r#"["operate"]"#, false, "archive, budgets, /metrics; signs in to the console"),
-    ("approver", r#"["observe", "approve"]"#, false, "the second person, who approves what the operator proposes"),
+    (
+        "approver",
+        r#"["observe", "approve"]"#,
+        false,
+        "the second person, who approves what the operator proposes",
+    ),
     ("scheduler", r#"["schedule"]"#, false, "adds timers, to the targets `hook` and `rewards`, and jobs"),
 ];
 

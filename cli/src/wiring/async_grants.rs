@@ -293,7 +293,7 @@ mod tests {
         let queue_of = |bonus_type: &str| rules.route("spring", "rain", bonus_type).unwrap().queue.clone();
         let (cash, coin) = (queue_of("cash"), queue_of("coin"));
         assert_ne!(cash, coin, "the rules have a queue for each");
-        let lag_of = |records| Some(Lag { committed: 5, end: 5 + records, ..Lag::default() });
+        let lag_of = |records| Some(Lag { committed: 5, end: 5 + records });
         let lag = |topic: &String, records| BTreeMap::from([(topic.clone(), lag_of(records))]);
         let behind =
             |lag: &BTreeMap<_, _>, bonus_type| is_behind(&rules, lag, ["spring", "rain", bonus_type]);

@@ -6,8 +6,8 @@
 
 use crate::identity::Role;
 use windfall_proto::methods::{
-    ActsMethod, ArchiveMethod, AuditsMethod, BackfillsMethod, JobsMethod, RewardsMethod, SendMethod, TimersMethod, TokensMethod,
-    WalletMethod,
+    ActsMethod, ArchiveMethod, AuditsMethod, BackfillsMethod, JobsMethod, RewardsMethod, SendMethod,
+    TimersMethod, TokensMethod, WalletMethod,
 };
 
 /// What `GET /metrics` needs.

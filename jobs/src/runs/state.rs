@@ -65,8 +65,8 @@ impl JobState {
         let overdue_ms = next_ms.saturating_add(Self::OVERDUE_MS);
         let is_often =
             self.last_ms.is_some_and(|last_ms| next_ms.saturating_sub(last_ms) < Self::LOOKS_APART_MS);
-        let apart_ms = if is_often { Self::LOOKS_APART_MS } else { 1 };
-        Some(overdue_ms.next_multiple_of(apart_ms))
+        let apart = overdue_ms.checked_next_multiple_of(Self::LOOKS_APART_MS).filter(|_| is_often);
+        Some(apart.unwrap_or(overdue_ms))
     }
 
     /// When an occurrence that was overdue at `now_ms` is looked for again.

@@ -1,7 +1,7 @@
 //! Differences: rows that are found, acknowledged and resolved, and never deleted.
 
 use super::AuditError;
-use super::db::{AuditDb, Cell, Value};
+use super::db::{AuditDb, Cell, Value, one as one_row};
 use crate::error::LedgerError;
 use std::fmt;
 
@@ -148,7 +148,8 @@ impl Found {
 /// One that is not resolved is seen once more; others are new.
 const NOTE: &str = "INSERT INTO audit_differences (kind, subject, detail, first_seen_ms, last_seen_ms, seen)
     VALUES ($1, $2, $3, $4, $5, 1) ON CONFLICT (kind, subject) WHERE resolved_ms IS NULL
-    DO UPDATE SET detail = excluded.detail, last_seen_ms = excluded.last_seen_ms, seen = audit_differences.seen + 1";
+    DO UPDATE SET detail = excluded.detail, last_seen_ms = excluded.last_seen_ms, seen = audit_differences.seen + 1
+    RETURNING seen";
 
 /// Notes what was found, in the caller's transaction. Returns how many these are.
 pub(super) fn note(db: &dyn AuditDb, found: &[Found], now_ms: i64) -> Result<u64, LedgerError> {
@@ -161,8 +162,10 @@ pub(super) fn note(db: &dyn AuditDb, found: &[Found], now_ms: i64) -> Result<u64
             Value::Int(now_ms),
             Value::Int(now_ms),
         ];
-        db.execute(NOTE, &params)?;
-        tracing::error!(%kind, subject, detail, "the auditor found a difference in the ledger");
+        // Told once: a sweep sees it again and again.
+        if one_row(db, NOTE, &params)?[0].int()? == 1 {
+            tracing::error!(%kind, subject, detail, "the auditor found a difference in the ledger");
+        }
     }
     Ok(found.len() as u64)
 }

@@ -102,7 +102,7 @@ pub enum AuditError {
 /// The limits of an auditor's steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AuditLimits {
-    /// The number of transfers of an increment, about: a transaction is never divided. 1 to 1,000,000; default 100,000.
+    /// The number of transfers of an increment, about: a transaction is never divided. 1 to 1,000,000; default 25,000.
     pub increment_rows: u32,
     /// The longest tail with which balances are compared. 1 to 10,000,000; default 500,000.
     pub tail_rows_max: u32,
@@ -114,7 +114,7 @@ pub struct AuditLimits {
 
 impl Default for AuditLimits {
     fn default() -> Self {
-        Self { increment_rows: 100_000, tail_rows_max: 500_000, account_rows: 50_000, order_rows: 20_000 }
+        Self { increment_rows: 25_000, tail_rows_max: 500_000, account_rows: 50_000, order_rows: 20_000 }
     }
 }
 

@@ -1,14 +1,15 @@
-//! When the events of reserved orders are written again ([`crate::copies`]). Each step is one statement, so that it is done
-//! or not, whatever becomes of the connection.
+//! When the events of reserved orders are written again ([`crate::copies`]). Each step is one statement or one
+//! transaction, so that it is done or not, whatever becomes of the connection.
 
 use super::budget_keys::cell;
 use super::read::order;
 use super::session::Session;
 use crate::copies::{CopyKey, ListCopies, Listing, LostOrder, TakeCopies, TakenCopies, WrittenCopy};
 use crate::error::LedgerError;
+use std::collections::BTreeSet;
 
 /// Whoever appends transfers writes these tables, too.
-const TABLES: &str = r#"
+pub(super) const TABLES: &str = r#"
 CREATE TABLE IF NOT EXISTS order_copies (
     program bigint NOT NULL,
     reference text COLLATE "C" NOT NULL,
@@ -64,25 +65,17 @@ const KEYS: &str = "SELECT p.id, a.name, s.name, b.name FROM programs p JOIN nam
     JOIN names s ON s.id = p.scene JOIN names b ON b.id = p.asset \
     WHERE EXISTS (SELECT 1 FROM order_copies c WHERE c.program = p.id) ORDER BY p.id";
 
-/// $1 are budget keys, $2 the time by which they were due, $3 the end of the lease, $4 the limit. A row that another process
-/// has taken meanwhile is locked, or has another time by then, and is passed over.
-const TAKE: &str = "WITH due AS MATERIALIZED ( \
-        SELECT program, reference FROM order_copies WHERE program = ANY($1) AND next_write_ms <= $2 \
-        ORDER BY next_write_ms LIMIT $4 FOR UPDATE SKIP LOCKED \
-    ), reserved AS MATERIALIZED ( \
-        SELECT o.order_key AS reference, o.user_id, a.name AS activity, s.name AS scene, b.name AS asset, o.amount, o.status, o.reason, \
-            o.created_ms, o.took_ms, o.payer, o.program \
-        FROM due d JOIN orders o ON o.order_key = d.reference AND o.program = d.program AND o.status = 0 \
-        JOIN programs p ON p.id = o.program JOIN names a ON a.id = p.activity JOIN names s ON s.id = p.scene \
-        JOIN names b ON b.id = p.asset \
-    ), gone AS ( \
-        DELETE FROM order_copies c USING due d WHERE c.program = d.program AND c.reference = d.reference \
-            AND NOT EXISTS (SELECT 1 FROM reserved r WHERE r.program = d.program AND r.reference = d.reference) \
-    ), leased AS ( \
-        UPDATE order_copies c SET next_write_ms = $3 FROM reserved r \
-        WHERE c.program = r.program AND c.reference = r.reference \
-    ) SELECT r.*, (SELECT count(*) FROM due) FROM (SELECT 1) AS always LEFT JOIN reserved r ON true";
-
+/// $1 are budget keys, $2 the time by which they were due, $3 the limit. A row that another process has taken meanwhile is
+/// locked, or has another time by then, and is passed over.
+const DUE: &str = "SELECT program, reference FROM order_copies WHERE program = ANY($1) AND next_write_ms <= $2 \
+    ORDER BY next_write_ms LIMIT $3 FOR UPDATE SKIP LOCKED";
+const RESERVED: &str = "SELECT o.order_key, o.user_id, a.name, s.name, b.name, o.amount, o.status, o.reason, o.created_ms, \
+    o.took_ms, o.payer, o.program FROM unnest($1::bigint[], $2::text[]) AS d(program, reference) \
+    JOIN orders o ON o.order_key = d.reference AND o.program = d.program \
+    JOIN programs p ON p.id = o.program JOIN names a ON a.id = p.activity \
+    JOIN names s ON s.id = p.scene JOIN names b ON b.id = p.asset WHERE o.status = 0";
+const FORGET: &str = "DELETE FROM order_copies c USING unnest($1::bigint[], $2::text[]) AS w(program, reference) \
+    WHERE c.program = w.program AND c.reference = w.reference";
 const NOTE: &str = "UPDATE order_copies c SET next_write_ms = w.next_write_ms \
     FROM unnest($1::bigint[], $2::text[], $3::bigint[]) AS w(program, reference, next_write_ms) \
     WHERE c.program = w.program AND c.reference = w.reference";
@@ -135,20 +128,56 @@ pub(super) fn keys(session: &Session) -> Result<Vec<CopyKey>, LedgerError> {
 }
 
 pub(super) fn take(session: &Session, which: &TakeCopies<'_>) -> Result<TakenCopies, LedgerError> {
-    let rows = session
-        .query(TAKE, &[&which.programs, &which.due_ms, &which.lease_ends_ms, &i64::from(which.limit)])?;
-    let mut taken = TakenCopies::default();
-    for row in &rows {
-        taken.due = u64::try_from(cell::<i64>(row, 12)?).unwrap_or(0);
-        // There is a row without an order where none is taken.
-        if let Some(program) = cell::<Option<i64>>(row, 11)? {
-            taken.orders.push(LostOrder { program, order: order(row)? });
+    session.batch("BEGIN")?;
+    match take_locked(session, which) {
+        Ok(taken) => session.commit(None).map(|()| taken),
+        Err(error) => {
+            session.roll_back();
+            Err(error)
         }
+    }
+}
+
+/// Takes what is due in the open transaction, which keeps it locked.
+fn take_locked(session: &Session, which: &TakeCopies<'_>) -> Result<TakenCopies, LedgerError> {
+    let rows = session.query(DUE, &[&which.programs, &which.due_ms, &i64::from(which.limit)])?;
+    let mut due = BTreeSet::new();
+    for row in &rows {
+        due.insert((cell::<i64>(row, 0)?, cell::<String>(row, 1)?));
+    }
+    let mut taken = TakenCopies { due: due.len() as u64, orders: Vec::new() };
+    if due.is_empty() {
+        return Ok(taken);
+    }
+    let (programs, keys): (Vec<i64>, Vec<&str>) =
+        due.iter().map(|(program, key)| (*program, key.as_str())).unzip();
+    for row in &session.query(RESERVED, &[&programs, &keys])? {
+        taken.orders.push(LostOrder { program: cell(row, 11)?, order: order(row)? });
+    }
+    let leases: Vec<WrittenCopy<'_>> = taken
+        .orders
+        .iter()
+        .map(|one| WrittenCopy {
+            program: one.program,
+            key: &one.order.key,
+            next_write_ms: which.lease_ends_ms,
+        })
+        .collect();
+    note(session, &leases)?;
+    let is_taken: BTreeSet<(i64, &str)> = leases.iter().map(|one| (one.program, one.key)).collect();
+    // They have ended meanwhile.
+    let (programs, keys): (Vec<i64>, Vec<&str>) =
+        programs.into_iter().zip(keys).filter(|one| !is_taken.contains(one)).unzip();
+    if !programs.is_empty() {
+        session.execute(FORGET, &[&programs, &keys])?;
     }
     Ok(taken)
 }
 
 pub(super) fn note(session: &Session, written: &[WrittenCopy<'_>]) -> Result<(), LedgerError> {
+    if written.is_empty() {
+        return Ok(());
+    }
     let programs: Vec<i64> = written.iter().map(|one| one.program).collect();
     let keys: Vec<&str> = written.iter().map(|one| one.key).collect();
     let next: Vec<i64> = written.iter().map(|one| one.next_write_ms).collect();
