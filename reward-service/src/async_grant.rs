@@ -324,6 +324,10 @@ impl RewardHandle {
 
     /// The one activity that has a reserved order with this number.
     async fn activity_of_reserved(&self, trade_no: &str) -> Result<String, ReleaseError> {
+        // A ledger that went back in time says nothing about what is reserved.
+        if self.payouts_stopped() {
+            return Err(CallError::Ledger(LedgerError::Unavailable(STOPPED.into())).into());
+        }
         let own = trade_no.to_owned();
         let found = self.read(move |reader| reader.orders_of_number(&own)).await?;
         let reserved = found.into_iter().filter(|order| order.status == Status::Reserved);
