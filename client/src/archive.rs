@@ -89,12 +89,13 @@ impl ArchiveClient {
         Ok(call.await?)
     }
 
-    /// Ends a reserved order. Never repeated by itself: made again after a lost answer it is `NotFound`.
+    /// Ends a reserved order. Never repeated by itself: made again after a lost answer it is `NotFound`. The activity may be
+    /// empty where only one has a reserved order with this number.
     ///
     /// # Errors
     /// [`CallError`].
-    pub async fn release(&self, trade_no: String, actor: String) -> Result<(), CallError> {
-        let request = ReleaseReservedRequest { trade_no, actor };
+    pub async fn release(&self, activity: String, trade_no: String, actor: String) -> Result<(), CallError> {
+        let request = ReleaseReservedRequest { trade_no, actor, activity };
         let call = self.link.call(Repeat::Never, None, &request, |channel, request| async move {
             stub(channel).release_reserved(request).await
         });
@@ -102,12 +103,12 @@ impl ArchiveClient {
         Ok(())
     }
 
-    /// Where a reward is, by its order number.
+    /// Where a reward is, by its order number, in this activity, or in all of them where it is empty.
     ///
     /// # Errors
     /// [`CallError`].
-    pub async fn order(&self, trade_no: String) -> Result<GetOrderReply, CallError> {
-        let request = GetOrderRequest { trade_no };
+    pub async fn order(&self, activity: String, trade_no: String) -> Result<GetOrderReply, CallError> {
+        let request = GetOrderRequest { trade_no, activity };
         let call = self.link.call(Repeat::Safe, None, &request, |channel, request| async move {
             stub(channel).get_order(request).await
         });

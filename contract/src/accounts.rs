@@ -2,11 +2,11 @@
 
 use async_trait::async_trait;
 
-/// Money that a user takes out. `id` is the idempotency key: the same withdrawal may be asked for again and again,
-/// and is paid once. It is the one request between the wire and SQL.
+/// Money that a user takes out. With the user, `id` is the idempotency key: the same withdrawal may be asked for again and
+/// again, and is paid once; the same id of another user is another withdrawal. It is the one request between the wire and SQL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Withdrawal {
-    /// The caller's idempotency key, one for each withdrawal: 1 to 128 visible ASCII characters.
+    /// The caller's idempotency key, one for each withdrawal of this user: 1 to 128 visible ASCII characters.
     pub id: String,
     /// The user whose balance it leaves.
     pub user_id: i64,
@@ -35,7 +35,7 @@ pub enum WithdrawalOutcome {
         /// The balance that there is.
         balance: i64,
     },
-    /// The id was used for another user, type or amount. Nothing was changed.
+    /// The user's id was used for another type or amount; before schema version 6 also another user's. Nothing was changed.
     Conflict,
     /// Two operators have frozen the user. Nothing was kept; the id may be used again when they have thawed the user.
     Frozen,
@@ -69,10 +69,21 @@ pub enum Status {
     Rejected(Reason),
 }
 
+/// The name of an order: its number counts within its activity.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OrderName {
+    /// The campaign.
+    pub activity: String,
+    /// The order number.
+    pub trade_no: String,
+}
+
 /// An order as it is stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredOrder {
-    /// The order number.
+    /// The key that the ledger stores it under, which sorts like the order number and never changes.
+    pub key: String,
+    /// The order number, which counts within its activity.
     pub trade_no: String,
     /// The user whom it pays.
     pub user_id: i64,
@@ -161,13 +172,13 @@ pub trait Accounts: Send + Sync {
     /// [`AccountsError`].
     async fn flow(&self, user_id: i64, limit: usize) -> Result<Vec<FlowLine>, AccountsError>;
 
-    /// Orders as they stand: one answer for each number, in order, `None` where it is not known.
+    /// Orders as they stand: one answer for each, in order, `None` where it is not known.
     ///
     /// # Errors
     /// [`AccountsError`].
-    async fn orders(&self, trade_nos: &[String]) -> Result<Vec<Option<StoredOrder>>, AccountsError>;
+    async fn orders(&self, names: &[OrderName]) -> Result<Vec<Option<StoredOrder>>, AccountsError>;
 
-    /// Pays out once for each id.
+    /// Pays out once for each user and id.
     ///
     /// # Errors
     /// [`AccountsError`]: whether it is held or paid, nobody knows; ask again with the same id.

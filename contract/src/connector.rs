@@ -2,11 +2,11 @@
 
 use async_trait::async_trait;
 
-/// What a downstream is asked to pay. `trade_no` is the idempotency key: the same order may be asked for again
-/// and again, and must be paid once.
+/// What a downstream is asked to pay. `trade_no` is the idempotency key: the same one may be asked for again
+/// and again, and must be paid once. It names the activity as well, so it is not the order number alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PayOrder<'a> {
-    /// The order number, the idempotency key.
+    /// The idempotency key.
     pub trade_no: &'a str,
     /// The user who gets it.
     pub user_id: i64,

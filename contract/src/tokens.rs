@@ -3,13 +3,13 @@
 
 use async_trait::async_trait;
 
-/// A token to keep. A store keeps one hash per user, from order number to token text.
+/// A token to keep. A store keeps one hash per user, from the token's name to its text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenPut {
     /// The user who holds it.
     pub user_id: i64,
-    /// Its order number.
-    pub trade_no: Box<str>,
+    /// Its name ([`name`]).
+    pub name: Box<str>,
     /// The token text, as the user holds it.
     pub token: Box<str>,
     /// The Unix milliseconds until which it is kept at least; later it may be removed at any time. [`NEVER`] keeps it
@@ -17,23 +17,44 @@ pub struct TokenPut {
     pub expires_at_ms: u64,
 }
 
+/// The name of the token of an order: an order number counts within its activity, so tokens of two activities must not take
+/// each other's place. Names sort like order numbers. Processes of older versions keep a token under its order number alone,
+/// and find none under such a name.
+pub fn name(activity: &str, trade_no: &str) -> Box<str> {
+    let mut name = String::with_capacity(trade_no.len() + 1 + activity.len());
+    push_name(activity, trade_no, &mut name);
+    name.into()
+}
+
+/// Appends the [`name`] to a text.
+pub fn push_name(activity: &str, trade_no: &str, text: &mut String) {
+    text.push_str(trade_no);
+    text.push(' ');
+    text.push_str(activity);
+}
+
+/// Whether a token of this order may be kept under this name, by this version or an older one.
+pub fn is_name_of(name: &str, activity: &str, trade_no: &str) -> bool {
+    name == trade_no || name.strip_prefix(trade_no).and_then(|rest| rest.strip_prefix(' ')) == Some(activity)
+}
+
 /// The expiry of a token that does not expire.
 pub const NEVER: u64 = u64::MAX;
 
-/// Names one token. Ordered by user, then by order number.
+/// Names one token. Ordered by user, then by name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TokenKey {
     /// The user who holds it.
     pub user_id: i64,
-    /// Its order number.
-    pub trade_no: Box<str>,
+    /// Its name ([`name`]).
+    pub name: Box<str>,
 }
 
 /// A token as it is kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredToken {
-    /// Its order number.
-    pub trade_no: Box<str>,
+    /// Its name ([`name`]).
+    pub name: Box<str>,
     /// The token text.
     pub token: Box<str>,
 }
@@ -66,7 +87,7 @@ pub trait TokenStore: Send + Sync {
     /// [`Unavailable`].
     async fn get(&self, keys: &[TokenKey]) -> Result<Vec<Option<Box<str>>>, Unavailable>;
 
-    /// A page of a user's tokens in the order of their order numbers: those after `after`, at most `limit`.
+    /// A page of a user's tokens in the order of their names: those after `after`, at most `limit`.
     ///
     /// # Errors
     /// [`Unavailable`].

@@ -9,6 +9,7 @@ use crate::copies::{CopyKey, ListCopies, Listing, TakeCopies, TakenCopies, Writt
 use crate::error::{LedgerError, OpenError};
 use crate::guard::Guard;
 use crate::guarded::{Acceptance, Accepted, Beat};
+use crate::key::{OrderId, WithdrawalId};
 use crate::model::{
     Attempt, BudgetRaised, BudgetSet, BudgetState, Finish, Order, OrderLine, OrderOutcome, ReservedOrder,
     Settlement, Writers,
@@ -70,17 +71,28 @@ pub(crate) trait Transaction: Debug + ActSteps {
 
     fn promise(&mut self, batch: &[Order<'_>], attempt: Attempt) -> Result<Vec<OrderOutcome>, LedgerError>;
 
-    fn orders(&mut self, trade_nos: &[&str]) -> Result<Vec<Option<StoredOrder>>, LedgerError>;
+    fn orders(&mut self, ids: &[OrderId<'_>]) -> Result<Vec<Option<StoredOrder>>, LedgerError>;
 
-    fn post(&mut self, trade_nos: &[&str], time_ms: i64) -> Result<Vec<Finish>, LedgerError>;
+    fn post(&mut self, ids: &[OrderId<'_>], time_ms: i64) -> Result<Vec<Finish>, LedgerError>;
 
-    fn release(&mut self, refused: &[(&str, Reason)], time_ms: i64) -> Result<Vec<Finish>, LedgerError>;
+    fn release(
+        &mut self,
+        refused: &[(OrderId<'_>, Reason)],
+        time_ms: i64,
+    ) -> Result<Vec<Finish>, LedgerError>;
+
+    /// The tenant in the keys that payers of withdrawals are given.
+    fn name_tenant(&mut self, tenant: &str);
 
     fn hold(&mut self, batch: &[Held<'_>], time_ms: i64) -> Result<Vec<HoldOutcome>, LedgerError>;
 
-    fn pay_out(&mut self, ids: &[&str], time_ms: i64) -> Result<Vec<Finish>, LedgerError>;
+    fn pay_out(&mut self, ids: &[WithdrawalId<'_>], time_ms: i64) -> Result<Vec<Finish>, LedgerError>;
 
-    fn give_back(&mut self, refused: &[(&str, &str)], time_ms: i64) -> Result<Vec<Finish>, LedgerError>;
+    fn give_back(
+        &mut self,
+        refused: &[(WithdrawalId<'_>, &str)],
+        time_ms: i64,
+    ) -> Result<Vec<Finish>, LedgerError>;
 
     fn rules_version(&mut self) -> Result<i64, LedgerError>;
 
@@ -139,11 +151,14 @@ pub(crate) trait Read: Debug + ActReads {
 
     fn flow(&self, user_id: i64, limit: usize) -> Result<Vec<FlowLine>, LedgerError>;
 
-    fn orders(&self, trade_nos: &[&str]) -> Result<Vec<Option<StoredOrder>>, LedgerError>;
+    fn orders(&self, ids: &[OrderId<'_>]) -> Result<Vec<Option<StoredOrder>>, LedgerError>;
+
+    /// The orders with this number, of every activity.
+    fn orders_of_number(&self, trade_no: &str) -> Result<Vec<StoredOrder>, LedgerError>;
 
     fn reserved(&self, before_ms: i64, after: &str, limit: u32) -> Result<Vec<ReservedOrder>, LedgerError>;
 
-    fn withdrawal(&self, id: &str) -> Result<Option<StoredWithdrawal>, LedgerError>;
+    fn withdrawal(&self, id: WithdrawalId<'_>) -> Result<Option<StoredWithdrawal>, LedgerError>;
 
     fn held_withdrawals(
         &self,

@@ -13,7 +13,8 @@
 //!   is lost (I2).
 //! - **Noting.** What was written is due again when the caller says.
 //!
-//! An order is named by its number and its budget key, which has its activity.
+//! An order is named by its key, as it is stored, which never changes: a row that was written under a number alone, before
+//! version 6 of the schema, goes on to be found. Pages go by these keys.
 
 use crate::error::LedgerError;
 use crate::ledger::Ledger;
@@ -93,8 +94,8 @@ pub struct TakeCopies<'a> {
 pub struct WrittenCopy<'a> {
     /// The number of its budget key.
     pub program: i64,
-    /// Its number.
-    pub trade_no: &'a str,
+    /// Its key, as it is stored.
+    pub key: &'a str,
     /// When it is due again.
     pub next_write_ms: i64,
 }

@@ -108,7 +108,7 @@ pub(crate) struct Entry<'a> {
     /// The entry before it in the user's statement; 0 for none.
     pub prev: i64,
     pub time_ms: i64,
-    /// The order number, or the withdrawal's id; empty where a budget was set.
+    /// The order's key, or the withdrawal's; empty where a budget was set.
     pub reference: Cow<'a, str>,
     /// The user in whose statement it stands.
     pub user: Option<i64>,
@@ -128,7 +128,6 @@ impl Entry<'_> {
         sides.into_iter().filter(move |(account, _)| moves && account.kind < USER)
     }
 
-    #[cfg(feature = "postgres")]
     pub fn into_owned(self) -> Entry<'static> {
         let Self { id, kind, asset, debit, credit, amount, prev, time_ms, user, .. } = self;
         let reference = Cow::Owned(self.reference.into_owned());
@@ -151,7 +150,7 @@ pub(crate) const fn flow_kind(debit: i64, credit: i64) -> FlowKind {
 /// The money of an order.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Money<'a> {
-    pub trade_no: &'a str,
+    pub key: &'a str,
     pub user_id: i64,
     pub budget_key: i64,
     pub asset: i64,
@@ -193,7 +192,7 @@ impl<'a> Money<'a> {
             amount: self.amount,
             prev: 0,
             time_ms,
-            reference: Cow::Borrowed(self.trade_no),
+            reference: Cow::Borrowed(self.key),
             // The user sees what a payer paid as well, though no balance contains it.
             user: kind.moves().then_some(self.user_id),
         }
@@ -203,7 +202,7 @@ impl<'a> Money<'a> {
 /// The money of a withdrawal.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Payout<'a> {
-    pub withdrawal: &'a str,
+    pub key: &'a str,
     pub user_id: i64,
     pub asset: i64,
     pub amount: i64,
@@ -229,7 +228,7 @@ impl<'a> Payout<'a> {
 
     fn entry(&self, debit: Account, credit: Account, id: i64, prev: i64, time_ms: i64) -> Entry<'a> {
         let user = [debit, credit].iter().any(|one| one.kind == USER).then_some(self.user_id);
-        let (kind, reference) = (Kind::Direct, Cow::Borrowed(self.withdrawal));
+        let (kind, reference) = (Kind::Direct, Cow::Borrowed(self.key));
         let (asset, amount) = (self.asset, self.amount);
         Entry { id, kind, asset, debit, credit, amount, prev, time_ms, reference, user }
     }
@@ -261,7 +260,7 @@ impl Funded {
 mod tests {
     use super::*;
 
-    const MONEY: Money<'_> = Money { trade_no: "a", user_id: 7, budget_key: 3, asset: 5, amount: 10 };
+    const MONEY: Money<'_> = Money { key: "a", user_id: 7, budget_key: 3, asset: 5, amount: 10 };
 
     #[test]
     fn what_a_payer_paid_is_in_no_users_balance() {
@@ -282,7 +281,7 @@ mod tests {
 
     #[test]
     fn a_withdrawal_goes_to_clearing_and_on_or_back() {
-        let out = Payout { withdrawal: "w", user_id: 7, asset: 5, amount: 4 };
+        let out = Payout { key: "w", user_id: 7, asset: 5, amount: 4 };
         let (hold, pay, back) = (out.hold(1, 0, 1_000), out.pay(2, 1_000), out.give_back(3, 1, 1_000));
         assert_eq!([&hold, &pay, &back].map(|one| one.change_of(USER)), [-4, 0, 4]);
         assert_eq!([&hold, &pay, &back].map(|one| one.change_of(CLEARING)), [4, -4, -4]);

@@ -3,6 +3,7 @@
 use crate::archive::{ArchiveFilter, Archived, Replay};
 use crate::contract::Store;
 use crate::error::{LedgerError, OpenError};
+use crate::key::{OrderId, WithdrawalId};
 use crate::model::{
     Attempt, BudgetRaised, BudgetSet, BudgetState, BudgetsApplied, Order, OrderOutcome, Writers,
 };
@@ -228,15 +229,15 @@ impl Ledger {
     ///
     /// # Errors
     /// [`LedgerError`].
-    pub fn order(&self, trade_no: &str) -> Result<Option<StoredOrder>, LedgerError> {
-        Ok(self.store.read().orders(&[trade_no])?.pop().flatten())
+    pub fn order(&self, id: OrderId<'_>) -> Result<Option<StoredOrder>, LedgerError> {
+        Ok(self.store.read().orders(&[id])?.pop().flatten())
     }
 
     /// A withdrawal, `None` where it is not known.
     ///
     /// # Errors
     /// [`LedgerError`].
-    pub fn withdrawal(&self, id: &str) -> Result<Option<StoredWithdrawal>, LedgerError> {
+    pub fn withdrawal(&self, id: WithdrawalId<'_>) -> Result<Option<StoredWithdrawal>, LedgerError> {
         self.store.read().withdrawal(id)
     }
 

@@ -1,7 +1,7 @@
 //! A journal of transfers in SQL, with the orders, accounts and budgets that rest on it, the failure archive, and
 //! reconciliation.
 //!
-//! An order number credits at most once, ever (I1): its row, the transfer, the balance and the budget's shard
+//! An order, which is a number within its activity, credits at most once, ever (I1): its row, the transfer, the balance and the budget's shard
 //! change in one transaction, and [`Ledger::apply`] returns when that is durable. Amounts are integers in the
 //! bonus type's smallest unit. Transfers are a journal, which is only ever appended to: each names the account that gives and
 //! the one that gets, so all accounts of a bonus type sum to 0; balances and budgets are sums of it (`docs/ledger.md`).
@@ -47,6 +47,9 @@
 //! assert_eq!(ledger.apply(&[order])?, [OrderOutcome::AlreadyCredited]);
 //! assert_eq!(ledger.apply(&[Order { amount: 889, ..order }])?, [OrderOutcome::Conflict]);
 //! assert_eq!(ledger.balance(42, "cash")?, 888);
+//! // The same number in another activity is another order; no budget covers this one.
+//! let other = Order { activity: "autumn-2027", ..order };
+//! assert!(matches!(ledger.apply(&[other])?[..], [OrderOutcome::Rejected(_)]));
 //! assert!(ledger.reconcile()?.is_clean());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -64,6 +67,7 @@ mod error;
 mod guard;
 mod guarded;
 mod journal;
+mod key;
 mod ledger;
 mod mark;
 mod mark_file;
@@ -94,6 +98,7 @@ pub use copies::{CopyKey, ListCopies, Listing, LostOrder, TakeCopies, TakenCopie
 pub use error::{LedgerError, OpenError};
 pub use guard::{Guard, GuardState};
 pub use guarded::{Acceptance, Accepted, Beat};
+pub use key::{OrderId, WithdrawalId, payer_key};
 pub use ledger::Ledger;
 pub use mark::{Behind, Mark, Missing, ServerPosition};
 pub use mark_file::{MarkFile, MarkStore, MarkStoreError};

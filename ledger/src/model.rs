@@ -1,12 +1,13 @@
 //! The inputs of the ledger, and its answers.
 
 use crate::error::LedgerError;
+use crate::key::{OrderId, is_number};
 use windfall_contract::accounts::{Reason, Status, StoredOrder};
 
 /// One bonus to give. The caller has checked it: `trade_no` and names not empty, `amount` at least 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Order<'a> {
-    /// The order number, the idempotency key.
+    /// The order number, the idempotency key within its activity.
     pub trade_no: &'a str,
     /// The user who gets it.
     pub user_id: i64,
@@ -22,13 +23,18 @@ pub struct Order<'a> {
     pub time_ms: i64,
 }
 
-impl Order<'_> {
+impl<'a> Order<'a> {
+    /// Its name.
+    pub const fn id(&self) -> OrderId<'a> {
+        OrderId { activity: self.activity, trade_no: self.trade_no }
+    }
+
     /// Checks the order. Orders are parsed at the edge, so this fails only where the calling code is wrong; the
     /// database must not be the first to notice.
     pub(crate) fn check(&self) -> Result<(), LedgerError> {
-        if self.amount < 1 || self.trade_no.is_empty() {
+        if self.amount < 1 || !is_number(self.trade_no) {
             return Err(LedgerError::Invalid(format!(
-                "order {:?} of {}: the order number must not be empty, the amount at least 1",
+                "order {:?} of {}: the order number must not be empty, nor have a space or NUL, the amount at least 1",
                 self.trade_no, self.amount
             )));
         }
@@ -55,6 +61,8 @@ pub enum Writers {
 /// An order in the form that the independent check reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OrderLine {
+    /// The campaign.
+    pub activity: String,
     /// The order number.
     pub trade_no: String,
     /// The user whom it pays.
@@ -70,13 +78,13 @@ pub struct OrderLine {
     pub credits: u32,
 }
 
-/// Indices of the first occurrence of each order number, in the order of the numbers: neighbours in the batch
-/// are then neighbours in the tree.
-pub(crate) fn first_of_each(batch: &[Order<'_>]) -> Vec<usize> {
-    let mut firsts: Vec<usize> = (0..batch.len()).collect();
+/// Indices of the first occurrence of each key of a batch, in the order of the keys: neighbours in the batch are then
+/// neighbours in the tree.
+pub(crate) fn first_of_each<K: Ord>(keys: &[K]) -> Vec<usize> {
+    let mut firsts: Vec<usize> = (0..keys.len()).collect();
     // Stable, so that the first of equals comes first. Already sorted input costs one pass.
-    firsts.sort_by(|a, b| batch[*a].trade_no.cmp(batch[*b].trade_no));
-    firsts.dedup_by(|later, first| batch[*later].trade_no == batch[*first].trade_no);
+    firsts.sort_by(|a, b| keys[*a].cmp(&keys[*b]));
+    firsts.dedup_by(|later, first| keys[*later] == keys[*first]);
     firsts
 }
 
@@ -85,12 +93,13 @@ pub(crate) fn first_of_each(batch: &[Order<'_>]) -> Vec<usize> {
 pub enum OrderOutcome {
     /// Credited by this transaction.
     Credited,
-    /// Credited by an earlier one, with the same user, activity, scene, type and amount.
+    /// Credited by an earlier one, with the same user, scene, type and amount.
     AlreadyCredited,
     /// Its budget is held, now or since before; a downstream decides, or its event is awaited. It ends by `post` or
     /// `release`, or by `apply` where its event is awaited.
     Reserved,
-    /// The order number exists with another user, activity, scene, type or amount. Nothing moved.
+    /// The order number exists in this activity with another user, scene, type or amount; before schema version 6 also in
+    /// another activity. Nothing moved.
     Conflict,
     /// Decided, now or before: it is not credited for this reason.
     Rejected(Reason),

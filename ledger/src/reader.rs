@@ -5,6 +5,7 @@ use crate::anchor::Anchor;
 use crate::archive::{ArchiveFilter, Archived, Replay};
 use crate::contract::{Lines, Read};
 use crate::error::{LedgerError, OpenError};
+use crate::key::{OrderId, WithdrawalId};
 use crate::model::{BudgetState, OrderLine, ReservedOrder, Settlement};
 use crate::reconcile::Reconciliation;
 use crate::verify::{self, Verified, VerifyError};
@@ -72,16 +73,24 @@ impl LedgerReader {
     ///
     /// # Errors
     /// [`LedgerError`].
-    pub fn order(&self, trade_no: &str) -> Result<Option<StoredOrder>, LedgerError> {
-        Ok(self.read.orders(&[trade_no])?.pop().flatten())
+    pub fn order(&self, id: OrderId<'_>) -> Result<Option<StoredOrder>, LedgerError> {
+        Ok(self.read.orders(&[id])?.pop().flatten())
     }
 
-    /// Orders by number: one answer for each number, in order, `None` where it is not known.
+    /// Orders by name: one answer for each, in order, `None` where it is not known.
     ///
     /// # Errors
     /// [`LedgerError`].
-    pub fn orders_of(&self, trade_nos: &[&str]) -> Result<Vec<Option<StoredOrder>>, LedgerError> {
-        self.read.orders(trade_nos)
+    pub fn orders_of(&self, ids: &[OrderId<'_>]) -> Result<Vec<Option<StoredOrder>>, LedgerError> {
+        self.read.orders(ids)
+    }
+
+    /// The orders with this number, one for each activity that has it.
+    ///
+    /// # Errors
+    /// [`LedgerError`].
+    pub fn orders_of_number(&self, trade_no: &str) -> Result<Vec<StoredOrder>, LedgerError> {
+        self.read.orders_of_number(trade_no)
     }
 
     /// Acts of operators, by number.
@@ -108,8 +117,8 @@ impl LedgerReader {
         self.read.frozen(user_id)
     }
 
-    /// Orders that were reserved before `before_ms` and still are, sorted by order number: those after `after`, 1 to
-    /// 10,000 of them. Reads every order.
+    /// Orders that were reserved before `before_ms` and still are, sorted by [`StoredOrder::key`]: those after the key
+    /// `after`, 1 to 10,000 of them. Reads every order.
     ///
     /// # Errors
     /// [`LedgerError`].
@@ -126,12 +135,12 @@ impl LedgerReader {
     ///
     /// # Errors
     /// [`LedgerError`].
-    pub fn withdrawal(&self, id: &str) -> Result<Option<StoredWithdrawal>, LedgerError> {
+    pub fn withdrawal(&self, id: WithdrawalId<'_>) -> Result<Option<StoredWithdrawal>, LedgerError> {
         self.read.withdrawal(id)
     }
 
-    /// Withdrawals that were held before `before_ms` and still are, sorted by id: those after `after`, 1 to 10,000 of
-    /// them.
+    /// Withdrawals that were held before `before_ms` and still are, sorted by [`StoredWithdrawal::key`]: those after the
+    /// key `after`, 1 to 10,000 of them.
     ///
     /// # Errors
     /// [`LedgerError`].

@@ -5,6 +5,7 @@ use crate::error::LedgerError;
 use crate::journal::{
     BUDGET, CLEARING, DIRECT, FUNDING, PAYOUT, PENDING, POST, REVERSAL, SETTLEMENT, USER, VOID,
 };
+use crate::key::ACT;
 use crate::withdrawal::WithdrawalStatus;
 
 /// Counts of contradictions in a ledger; all of them are zero in a sound ledger.
@@ -61,47 +62,45 @@ impl Reconciliation {
 /// The condition of a transfer that paid an order: what a budget gave to anyone but the campaign, and by no act of operators.
 fn pays() -> String {
     format!(
-        "t.debit = {BUDGET} AND t.credit <> {FUNDING} AND t.kind IN ({DIRECT}, {POST}) AND t.reference NOT LIKE '{ACT} %'"
+        "t.debit = {BUDGET} AND t.credit <> {FUNDING} AND t.kind IN ({DIRECT}, {POST}) AND t.reference NOT LIKE '{ACT}%'"
     )
 }
 
-/// The first word of the references of adjustments; no order number has a space.
-const ACT: &str = "act";
-
-/// Each reversal and each adjustment has its act, and each act its transfer. Where there are no tables of acts, there are no
-/// such transfers.
+/// Each reversal and each adjustment has its act, and each act its transfer. A key is the number and the activity, as in an
+/// act's subject, or from before version 6 the number alone. Where there are no tables of acts, there are no such transfers.
 fn wrong_acts(has_acts: bool) -> String {
-    let moves = format!("t.kind = {REVERSAL} OR t.reference LIKE '{ACT} %'");
+    let moves = format!("t.kind = {REVERSAL} OR t.reference LIKE '{ACT}%'");
     if !has_acts {
         return format!("SELECT count(*) FROM transfers t WHERE {moves}");
     }
     format!(
         "SELECT count(*) FROM (SELECT about FROM (
-             SELECT CASE WHEN t.kind = {REVERSAL} THEN 'order ' || t.reference || ' ' || n.name ELSE t.reference END AS about,
+             SELECT CASE WHEN t.kind = {REVERSAL} THEN 'order ' || t.reference ||
+                 CASE WHEN t.reference LIKE '% %' THEN '' ELSE ' ' || n.name END ELSE t.reference END AS about,
                  t.amount FROM transfers t
              LEFT JOIN programs p ON t.credit = {BUDGET} AND p.id = t.credit_holder LEFT JOIN names n ON n.id = p.activity
              WHERE {moves}
              UNION ALL
-             SELECT CASE a.kind WHEN 'adjust' THEN '{ACT} ' || a.id ELSE a.subject END, -e.amount
+             SELECT CASE a.kind WHEN 'adjust' THEN '{ACT}' || a.id ELSE a.subject END, -e.amount
              FROM acts a JOIN act_ends e ON e.act = a.id WHERE e.outcome = 1 AND a.kind IN ('adjust', 'reverse')
          ) AS sides GROUP BY about HAVING sum(amount) <> 0 OR count(*) <> 2) AS wrong"
     )
 }
 
 const ORDERS_WITHOUT_TRANSFER: &str = "
-SELECT count(*) FROM orders o LEFT JOIN transfers t ON t.id = o.paid_by AND t.reference = o.trade_no
+SELECT count(*) FROM orders o LEFT JOIN transfers t ON t.id = o.paid_by AND t.reference = o.order_key
 WHERE o.status = 1 AND t.id IS NULL";
 
 /// One pass over the transfers. An order names one transfer; any other of it is a second credit.
 fn paying_transfers() -> String {
     format!(
         "SELECT count(*),
-            count(*) FILTER (WHERE o.trade_no IS NULL OR o.status <> 1),
+            count(*) FILTER (WHERE o.order_key IS NULL OR o.status <> 1),
             count(*) FILTER (WHERE o.status = 1 AND o.paid_by <> t.id),
             count(*) FILTER (WHERE t.amount <> o.amount OR t.debit_holder <> o.program
                 OR (t.credit = {USER} AND t.credit_holder <> o.user_id)
                 OR (t.credit = {SETTLEMENT} AND coalesce(n.name, '') <> o.payer))
-        FROM transfers t LEFT JOIN orders o ON o.trade_no = t.reference
+        FROM transfers t LEFT JOIN orders o ON o.order_key = t.reference
         LEFT JOIN names n ON t.credit = {SETTLEMENT} AND n.id = t.credit_holder WHERE {}",
         pays()
     )
@@ -110,12 +109,12 @@ fn paying_transfers() -> String {
 /// What is pending of an order is its amount while it is reserved, and nothing afterwards.
 fn wrong_pending() -> String {
     format!(
-        "SELECT count(*) FROM (SELECT trade_no FROM (
-             SELECT trade_no, amount FROM orders WHERE status = 0
+        "SELECT count(*) FROM (SELECT order_key FROM (
+             SELECT order_key, amount FROM orders WHERE status = 0
              UNION ALL
              SELECT reference, CASE kind WHEN {PENDING} THEN -amount ELSE amount END
              FROM transfers WHERE kind IN ({PENDING}, {POST}, {VOID})
-         ) AS sides GROUP BY trade_no HAVING sum(amount) <> 0) AS wrong"
+         ) AS sides GROUP BY order_key HAVING sum(amount) <> 0) AS wrong"
     )
 }
 
@@ -164,9 +163,9 @@ fn wrong_withdrawals() -> String {
     let back = format!("m.credit = {USER}");
     let count = |what: &str| format!("sum(CASE WHEN {what} THEN 1 ELSE 0 END)");
     format!(
-        "SELECT count(*) FROM (SELECT w.id FROM withdrawals w LEFT JOIN transfers m ON m.reference = w.id
+        "SELECT count(*) FROM (SELECT w.withdrawal_key FROM withdrawals w LEFT JOIN transfers m ON m.reference = w.withdrawal_key
              AND (m.debit = {CLEARING} OR m.credit = {CLEARING})
-         GROUP BY w.id, w.status HAVING {} <> 1
+         GROUP BY w.withdrawal_key, w.status HAVING {} <> 1
              OR {} <> CASE WHEN w.status = {paid} THEN 1 ELSE 0 END
              OR {} <> CASE WHEN w.status = {refused} THEN 1 ELSE 0 END
              OR sum(CASE WHEN m.asset <> w.asset OR m.amount <> w.amount OR m.kind <> {DIRECT}
@@ -180,8 +179,8 @@ fn wrong_withdrawals() -> String {
 
 fn moves_without_withdrawal() -> String {
     format!(
-        "SELECT count(*) FROM transfers m LEFT JOIN withdrawals w ON w.id = m.reference
-         WHERE (m.debit = {CLEARING} OR m.credit = {CLEARING}) AND w.id IS NULL"
+        "SELECT count(*) FROM transfers m LEFT JOIN withdrawals w ON w.withdrawal_key = m.reference
+         WHERE (m.debit = {CLEARING} OR m.credit = {CLEARING}) AND w.withdrawal_key IS NULL"
     )
 }
 
@@ -239,11 +238,11 @@ fn wrong_budgets(column: &str, given: &str) -> String {
     )
 }
 
-/// Transfers that their order does not name, by order number: each is a second credit, or belongs to an order that is
+/// Transfers that their order does not name, by order key: each is a second credit, or belongs to an order that is
 /// not credited.
 pub(crate) fn extra_transfers() -> String {
     format!(
-        "SELECT t.reference, count(*) FROM transfers t LEFT JOIN orders o ON o.trade_no = t.reference
+        "SELECT t.reference, count(*) FROM transfers t LEFT JOIN orders o ON o.order_key = t.reference
          WHERE {} AND (o.paid_by IS NULL OR o.paid_by <> t.id) GROUP BY t.reference",
         pays()
     )

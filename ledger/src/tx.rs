@@ -3,6 +3,7 @@
 use crate::archive::{ArchiveEntry, Replay};
 use crate::contract::Transaction;
 use crate::error::LedgerError;
+use crate::key::{OrderId, WithdrawalId};
 use crate::model::{Attempt, BudgetRaised, BudgetSet, Finish, Order, OrderOutcome};
 use crate::withdrawal::HoldOutcome;
 use std::collections::BTreeMap;
@@ -46,8 +47,8 @@ impl<'l> Tx<'l> {
 
     /// Holds the budget of orders that a downstream decides: one of `payers` for each order. [`OrderOutcome::Reserved`]
     /// says to ask; so does a repeat, until the order has ended by [`Tx::post`] or [`Tx::release`].
-    /// [`StoredOrder::payer`] names the downstream to ask: the one that was given first, since it may have paid,
-    /// whatever a repeat gives. An order that [`Tx::promise`] holds belongs to the downstream from then on.
+    /// [`StoredOrder::payer`] names the downstream to ask, and [`StoredOrder::key`] the key to ask it with: those that were
+    /// given first, since it may have paid, whatever a repeat gives. An order that [`Tx::promise`] holds belongs to the downstream from then on.
     ///
     /// # Errors
     /// [`LedgerError`]; the transaction is lost.
@@ -83,24 +84,24 @@ impl<'l> Tx<'l> {
     ///
     /// # Errors
     /// [`LedgerError`]; the transaction is lost.
-    pub fn order(&mut self, trade_no: &str) -> Result<Option<StoredOrder>, LedgerError> {
-        Ok(self.orders(&[trade_no])?.pop().flatten())
+    pub fn order(&mut self, id: OrderId<'_>) -> Result<Option<StoredOrder>, LedgerError> {
+        Ok(self.orders(&[id])?.pop().flatten())
     }
 
-    /// Orders as this transaction sees them: one answer for each number, in order.
+    /// Orders as this transaction sees them: one answer for each, in order.
     ///
     /// # Errors
     /// [`LedgerError`]; the transaction is lost.
-    pub fn orders(&mut self, trade_nos: &[&str]) -> Result<Vec<Option<StoredOrder>>, LedgerError> {
-        self.run(|tx| tx.orders(trade_nos))
+    pub fn orders(&mut self, ids: &[OrderId<'_>]) -> Result<Vec<Option<StoredOrder>>, LedgerError> {
+        self.run(|tx| tx.orders(ids))
     }
 
     /// The downstream has paid: credits reserved orders. Repeating it moves nothing.
     ///
     /// # Errors
     /// [`LedgerError`]; the transaction is lost.
-    pub fn post(&mut self, trade_nos: &[&str], time_ms: i64) -> Result<Vec<Finish>, LedgerError> {
-        self.run(|tx| tx.post(trade_nos, time_ms))
+    pub fn post(&mut self, ids: &[OrderId<'_>], time_ms: i64) -> Result<Vec<Finish>, LedgerError> {
+        self.run(|tx| tx.post(ids, time_ms))
     }
 
     /// The downstream has refused for good, or an operator gives up waiting: rejects reserved orders and gives their
@@ -108,11 +109,20 @@ impl<'l> Tx<'l> {
     ///
     /// # Errors
     /// [`LedgerError`]; the transaction is lost.
-    pub fn release(&mut self, refused: &[(&str, Reason)], time_ms: i64) -> Result<Vec<Finish>, LedgerError> {
+    pub fn release(
+        &mut self,
+        refused: &[(OrderId<'_>, Reason)],
+        time_ms: i64,
+    ) -> Result<Vec<Finish>, LedgerError> {
         self.run(|tx| tx.release(refused, time_ms))
     }
 
-    /// Moves money of users to the clearing accounts, once for each id: one outcome for each withdrawal, in order,
+    /// The tenant in the keys that payers of withdrawals are given, which this transaction holds from now on.
+    pub fn name_tenant(&mut self, tenant: &str) {
+        self.inner.name_tenant(tenant);
+    }
+
+    /// Moves money of users to the clearing accounts, once for each user and id: one outcome for each withdrawal, in order,
     /// repeats as if they came one after another. Beside each stands its payer: a downstream's name, or the empty name
     /// for the ledger itself; the payer of the first call stays. No balance goes below 0. What this transaction
     /// credited before counts.
@@ -131,7 +141,7 @@ impl<'l> Tx<'l> {
     ///
     /// # Errors
     /// [`LedgerError`]; the transaction is lost.
-    pub fn pay_out(&mut self, ids: &[&str], time_ms: i64) -> Result<Vec<Finish>, LedgerError> {
+    pub fn pay_out(&mut self, ids: &[WithdrawalId<'_>], time_ms: i64) -> Result<Vec<Finish>, LedgerError> {
         self.run(|tx| tx.pay_out(ids, time_ms))
     }
 
@@ -140,7 +150,11 @@ impl<'l> Tx<'l> {
     ///
     /// # Errors
     /// [`LedgerError`]; the transaction is lost.
-    pub fn give_back(&mut self, refused: &[(&str, &str)], time_ms: i64) -> Result<Vec<Finish>, LedgerError> {
+    pub fn give_back(
+        &mut self,
+        refused: &[(WithdrawalId<'_>, &str)],
+        time_ms: i64,
+    ) -> Result<Vec<Finish>, LedgerError> {
         self.run(|tx| tx.give_back(refused, time_ms))
     }
 

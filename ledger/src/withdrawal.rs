@@ -1,6 +1,7 @@
 //! Money that leaves a user's account: held, then paid or given back.
 
 use crate::error::LedgerError;
+use crate::key::{WithdrawalId, is_number};
 use crate::model::Finish;
 use windfall_contract::accounts::{Withdrawal, WithdrawalOutcome};
 
@@ -13,16 +14,32 @@ pub(crate) type Held<'a> = (&'a Withdrawal, &'a str);
 pub(crate) fn check((withdrawal, payer): Held<'_>) -> Result<(), LedgerError> {
     let Withdrawal { id, bonus_type, amount, .. } = withdrawal;
     if *amount < 1
-        || id.is_empty()
+        || !is_number(id)
         || bonus_type.is_empty()
-        || [id, bonus_type, payer].iter().any(|one| one.contains('\0'))
+        || [bonus_type, payer].iter().any(|one| one.contains('\0'))
     {
         return Err(LedgerError::Invalid(format!(
             "withdrawal {id:?} of {amount} {bonus_type:?}: id and bonus type must not be empty, nothing may contain \
-             NUL, the amount must be at least 1"
+             NUL, nor the id a space, the amount must be at least 1"
         )));
     }
     Ok(())
+}
+
+/// The name of a withdrawal.
+pub(crate) fn id_of(withdrawal: &Withdrawal) -> WithdrawalId<'_> {
+    WithdrawalId { user_id: withdrawal.user_id, id: &withdrawal.id }
+}
+
+/// The key that the payer of a withdrawal is given which is held now. The word keeps it apart
+/// from the keys of orders, and the spaces from those of withdrawals that were held before version 6.
+pub(crate) fn payer_key(id: WithdrawalId<'_>, tenant: &str) -> String {
+    format!("withdrawal {tenant} {} {}", id.user_id, id.id)
+}
+
+/// The key that the payer of a withdrawal was given which was held before version 6.
+pub(crate) fn bare_payer_key(id: &str) -> String {
+    format!("withdrawal {id}")
 }
 
 /// The outcome of holding a withdrawal.
@@ -73,6 +90,10 @@ impl WithdrawalStatus {
 /// A withdrawal as it is stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredWithdrawal {
+    /// The key by which it is listed, and by which the journal refers to it.
+    pub key: String,
+    /// The key that its payer is given, for ever.
+    pub payer_key: String,
     /// What was asked for.
     pub withdrawal: Withdrawal,
     /// Where it stands.

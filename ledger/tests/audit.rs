@@ -5,7 +5,7 @@ use std::path::Path;
 use windfall_contract::accounts::{Reason, Withdrawal};
 use windfall_ledger::{
     Attempt, AuditLimits, AuditProgress, Auditor, BudgetSet, Compared, DifferenceState, Increment, Ledger,
-    LedgerOptions, Order, Unbudgeted,
+    LedgerOptions, Order, OrderId, Unbudgeted, WithdrawalId,
 };
 
 const LIMITS: AuditLimits =
@@ -18,6 +18,10 @@ fn ledger(path: &Path) -> Ledger {
 
 fn order<'a>(trade_no: &'a str, user_id: i64, bonus_type: &'a str) -> Order<'a> {
     Order { trade_no, user_id, activity: "spring", scene: "rain", bonus_type, amount: 10, time_ms: 1 }
+}
+
+const fn id(trade_no: &str) -> OrderId<'_> {
+    OrderId { activity: "spring", trade_no }
 }
 
 /// A bit of everything: budgets, a combined one and a cap; credits, orders that wait, are posted and released; withdrawals.
@@ -41,14 +45,14 @@ fn fill(ledger: &mut Ledger) {
     .unwrap();
     tx.commit().unwrap();
     let mut tx = ledger.begin().unwrap();
-    tx.post(&["e"], 2).unwrap();
-    tx.release(&[("f", Reason::Released)], 2).unwrap();
+    tx.post(&[id("e")], 2).unwrap();
+    tx.release(&[(id("f"), Reason::Released)], 2).unwrap();
     tx.commit().unwrap();
     let out = |id: &str, amount| Withdrawal { id: id.into(), user_id: 2, bonus_type: "cash".into(), amount };
     let mut tx = ledger.begin().unwrap();
     tx.hold(&[(&out("u", 1), ""), (&out("v", 2), ""), (&out("w", 3), "")], 1).unwrap();
-    tx.pay_out(&["w"], 1).unwrap();
-    tx.give_back(&[("u", "no account")], 1).unwrap();
+    tx.pay_out(&[WithdrawalId { user_id: 2, id: "w" }], 1).unwrap();
+    tx.give_back(&[(WithdrawalId { user_id: 2, id: "u" }, "no account")], 1).unwrap();
     tx.commit().unwrap();
 }
 
@@ -97,38 +101,38 @@ const DAMAGE: [(&str, &str); 19] = [
     ("overdrawn", "UPDATE accounts SET balance = -1 WHERE kind = 0 AND holder = 2"),
     (
         "order_without_transfer",
-        "INSERT INTO orders SELECT 'z', 1, program, 10, 1, 0, 999, 1, 0, '' FROM orders WHERE trade_no = 'a'",
+        "INSERT INTO orders SELECT 'z', 1, program, 10, 1, 0, 999, 1, 0, '' FROM orders WHERE order_key = 'a spring'",
     ),
-    ("order_without_transfer", "DELETE FROM transfers WHERE reference = 'a'"),
+    ("order_without_transfer", "DELETE FROM transfers WHERE reference = 'a spring'"),
     (
         "transfer_without_order",
-        "INSERT INTO transfers SELECT 99, 0, asset, debit, debit_holder, 0, 3, 10, 0, 1, 'nobody' FROM transfers WHERE reference = 'a'",
+        "INSERT INTO transfers SELECT 99, 0, asset, debit, debit_holder, 0, 3, 10, 0, 1, 'nobody' FROM transfers WHERE reference = 'a spring'",
     ),
     (
         "transfer_without_order",
         "INSERT INTO transfers SELECT 99, 0, asset, debit, debit_holder, 0, 3, amount, 0, 1, reference FROM transfers \
-         WHERE reference = 'd'",
+         WHERE reference = 'd spring'",
     ),
     (
         "double_credit",
         "INSERT INTO transfers SELECT 99, kind, asset, debit, debit_holder, credit, credit_holder, amount, id, 1, reference \
-         FROM transfers WHERE reference = 'a'",
+         FROM transfers WHERE reference = 'a spring'",
     ),
     ("budget_over", "UPDATE budget_shards SET total = 0"),
     ("wrong_total", "UPDATE budget_shards SET total = total + 1 WHERE shard = 0"),
     ("wrong_used", "UPDATE budget_shards SET used = used + 1 WHERE shard = 0"),
     ("wrong_reserved", "UPDATE budget_shards SET reserved = 0"),
-    ("wrong_pending", "UPDATE orders SET status = 2 WHERE trade_no = 'd'"),
-    ("wrong_pending", "UPDATE orders SET status = 0 WHERE trade_no = 'f'"),
-    ("wrong_withdrawal", "UPDATE withdrawals SET status = 1 WHERE id = 'v'"),
-    ("wrong_withdrawal", "DELETE FROM transfers WHERE reference = 'v'"),
+    ("wrong_pending", "UPDATE orders SET status = 2 WHERE order_key = 'd spring'"),
+    ("wrong_pending", "UPDATE orders SET status = 0 WHERE order_key = 'f spring'"),
+    ("wrong_withdrawal", "UPDATE withdrawals SET status = 1 WHERE withdrawal_key = 'v 2'"),
+    ("wrong_withdrawal", "DELETE FROM transfers WHERE reference = 'v 2'"),
 ];
 
 /// Damage to what was not read yet.
 const FRESH_DAMAGE: [(&str, &str); 3] = [
-    ("transfer_mismatch", "UPDATE orders SET user_id = 7 WHERE trade_no = 'a'"),
-    ("transfer_mismatch", "UPDATE transfers SET amount = 11 WHERE reference = 'a'"),
-    ("movement_without_withdrawal", "DELETE FROM withdrawals WHERE id = 'v'"),
+    ("transfer_mismatch", "UPDATE orders SET user_id = 7 WHERE order_key = 'a spring'"),
+    ("transfer_mismatch", "UPDATE transfers SET amount = 11 WHERE reference = 'a spring'"),
+    ("movement_without_withdrawal", "DELETE FROM withdrawals WHERE withdrawal_key = 'v 2'"),
 ];
 
 fn damage(path: &Path, sql: &str) {

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use windfall_contract::accounts::Withdrawal;
 use windfall_ledger::{
-    Anchor, Attempt, FileAnchor, Guard, Head, Ledger, LedgerOptions, LedgerReader, Mark, Order, SealError,
-    Sealer, Tampering, Unbudgeted, Verified,
+    Anchor, Attempt, FileAnchor, Guard, Head, Ledger, LedgerOptions, LedgerReader, Mark, Order, OrderId,
+    SealError, Sealer, Tampering, Unbudgeted, Verified, WithdrawalId,
 };
 
 struct Sealed {
@@ -88,9 +88,9 @@ fn sealed() -> Sealed {
     ledger
         .transact(|tx| {
             tx.reserve(&[order("held", 8)], &["bank"], Attempt::Normal)?;
-            tx.post(&["held"], 2_000)?;
+            tx.post(&[OrderId { activity: "spring", trade_no: "held" }], 2_000)?;
             tx.hold(&[(&out, "")], 2_000)?;
-            tx.pay_out(&["w"], 2_000)
+            tx.pay_out(&[WithdrawalId { user_id: 7, id: "w" }], 2_000)
         })
         .unwrap();
     assert_eq!(sealed.seal_all().unwrap(), 1);
@@ -161,7 +161,7 @@ fn a_transfer_that_was_erased_by_hand_is_found() {
     hash.update(&guards[1..33]);
     hash.update(0_i64.to_le_bytes());
     hash.update(7_i64.to_le_bytes());
-    hash.update(b"order/0");
+    hash.update(b"order/0 spring");
     let inner: [u8; 32] = hash.finalize().into();
     guards[0] = 1;
     guards[1..33].copy_from_slice(&inner);

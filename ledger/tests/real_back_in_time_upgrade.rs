@@ -57,7 +57,7 @@ fn a_stale_standby_of_before_the_migration_is_noticed_and_neither_migrated_nor_s
     wait_for_standby(&primary, &standby);
     standby.kill().unwrap();
     // The journal is on the primary alone.
-    assert_eq!(migrate(&url, &guard).unwrap(), Migrated { from: 3, to: 5 });
+    assert_eq!(migrate(&url, &guard).unwrap(), Migrated { from: 3, to: 6 });
     assert_eq!(credit(&mut ledger, "o/2").unwrap(), OrderOutcome::Credited);
     let mut anchor = FileAnchor::new(folder.path().join("anchor"));
     let sealer = Sealer::connect(&url, &unsafe_options()).unwrap();
@@ -84,7 +84,7 @@ fn a_stale_standby_of_before_the_migration_is_noticed_and_neither_migrated_nor_s
     assert_eq!(version(standby.url()), 3);
 
     assert!(matches!(ledger.accept(&acceptance(1, &guard)).unwrap(), Accepted::Now { .. }));
-    assert_eq!(migrate(&url, &guard).unwrap(), Migrated { from: 3, to: 5 });
+    assert_eq!(migrate(&url, &guard).unwrap(), Migrated { from: 3, to: 6 });
     credit_at_last(&mut ledger, "o/2");
     assert_eq!(ledger.balance(7, "cash").unwrap(), 15);
     assert!(ledger.reconcile().unwrap().is_clean());
@@ -126,7 +126,7 @@ fn a_ledger_of_version_3_is_marked_and_compared_also_where_the_server_hides_its_
     assert_eq!(version(origin.url()), 3);
     let accepted = ledger.accept(&acceptance(1, &guard)).unwrap();
     assert!(matches!(accepted, Accepted::Now { .. }), "{accepted:?}");
-    assert_eq!(migrate(origin.url(), &guard).unwrap(), Migrated { from: 3, to: 5 });
+    assert_eq!(migrate(origin.url(), &guard).unwrap(), Migrated { from: 3, to: 6 });
     let after = beat(&mut ledger, &file).unwrap();
     assert!(after.beat > mark.beat && after.generation == 2);
     assert!(!ledger.begin().unwrap().went_back());

@@ -73,7 +73,7 @@ fn work(ledger: &mut Ledger, writer: u64, nth: u64) {
     let orders: Vec<Order<'_>> = (0..).zip(&names).map(|(at, name)| order(name, user(at))).collect();
     ledger.apply(&orders[..6]).unwrap();
     ledger.transact(|tx: &mut Tx<'_>| tx.reserve(&orders[6..], &["bank"; 6], Attempt::Normal)).unwrap();
-    let held: Vec<&str> = names[6..].iter().map(String::as_str).collect();
+    let held: Vec<OrderId<'_>> = orders[6..].iter().map(Order::id).collect();
     ledger.transact(|tx: &mut Tx<'_>| tx.post(&held[..3], 2)).unwrap();
     ledger.transact(|tx: &mut Tx<'_>| tx.release(&[(held[3], Reason::Released)], 2)).unwrap();
     let out = Withdrawal {
@@ -83,9 +83,10 @@ fn work(ledger: &mut Ledger, writer: u64, nth: u64) {
         amount: 1,
     };
     ledger.transact(|tx: &mut Tx<'_>| tx.hold(&[(&out, "")], 3)).unwrap();
+    let id = WithdrawalId { user_id: out.user_id, id: &out.id };
     let ended: Vec<Finish> = match nth % 3 {
-        0 => ledger.transact(|tx: &mut Tx<'_>| tx.pay_out(&[&out.id], 4)).unwrap(),
-        1 => ledger.transact(|tx: &mut Tx<'_>| tx.give_back(&[(&out.id, "no")], 4)).unwrap(),
+        0 => ledger.transact(|tx: &mut Tx<'_>| tx.pay_out(&[id], 4)).unwrap(),
+        1 => ledger.transact(|tx: &mut Tx<'_>| tx.give_back(&[(id, "no")], 4)).unwrap(),
         _ => vec![Finish::Done],
     };
     assert_eq!(ended.len(), 1);
@@ -213,7 +214,7 @@ fn what_is_changed_by_hand_is_found() {
         ("wrong_reserved", "UPDATE budget_shards SET reserved = reserved + 1 WHERE shard = 1"),
         (
             "order_without_transfer",
-            "INSERT INTO orders (user_id, program, amount, paid_by, created_ms, took_ms, status, reason, trade_no, payer) \
+            "INSERT INTO orders (user_id, program, amount, paid_by, created_ms, took_ms, status, reason, order_key, payer) \
              SELECT user_id, program, amount, 7, created_ms, took_ms, 1, 0, 'forged', '' FROM orders WHERE status = 1 LIMIT 1",
         ),
         (
@@ -284,7 +285,7 @@ fn measure_increments() {
         let to = from + 100_000 - 1;
         place
             .run(&format!(
-                "INSERT INTO orders (user_id, program, amount, paid_by, created_ms, took_ms, status, reason, trade_no, payer) \
+                "INSERT INTO orders (user_id, program, amount, paid_by, created_ms, took_ms, status, reason, order_key, payer) \
                  SELECT 1000 + n, {columns}, 3, 1000000000 + n, 1, 0, 1, 0, 'made/' || n, '' FROM generate_series({from}, {to}) n; \
                  INSERT INTO transfers (id, kind, asset, debit, debit_holder, credit, credit_holder, amount, prev, time_ms, reference) \
                  SELECT 1000000000 + n, 0, (SELECT id FROM names WHERE name = 'cash'), 2, {columns}, 0, 1000 + n, 3, 0, 1, 'made/' || n \

@@ -3,7 +3,7 @@
 
 use windfall_contract::accounts::Withdrawal;
 use windfall_ledger::{
-    Attempt, BudgetSet, Ledger, LedgerOptions, LedgerReader, Order, Reconciliation, Unbudgeted,
+    Attempt, BudgetSet, Ledger, LedgerOptions, LedgerReader, Order, Reconciliation, Unbudgeted, WithdrawalId,
 };
 
 fn damaged_by(sql: &str) -> (Reconciliation, Vec<u32>) {
@@ -37,7 +37,7 @@ fn damaged_by(sql: &str) -> (Reconciliation, Vec<u32>) {
     let out = |id: &str, amount| Withdrawal { id: id.into(), user_id: 2, bonus_type: "cash".into(), amount };
     let mut tx = ledger.begin().unwrap();
     tx.hold(&[(&out("v", 2), ""), (&out("w", 3), "")], 1).unwrap();
-    tx.pay_out(&["w"], 1).unwrap();
+    tx.pay_out(&[WithdrawalId { user_id: 2, id: "w" }], 1).unwrap();
     tx.commit().unwrap();
     drop(ledger);
     let clean = LedgerReader::open(&path).unwrap().reconcile().unwrap();
@@ -56,28 +56,28 @@ fn damaged_by(sql: &str) -> (Reconciliation, Vec<u32>) {
 fn each_kind_of_damage_is_found() {
     type Field = fn(&Reconciliation) -> u64;
     let cases: [(&str, &str, Field); 22] = [
-        ("a transfer is gone", "DELETE FROM transfers WHERE reference = 'a'", |found| {
+        ("a transfer is gone", "DELETE FROM transfers WHERE reference = 'a spring'", |found| {
             found.orders_without_transfer
         }),
-        ("an order is gone", "DELETE FROM orders WHERE trade_no = 'a'", |found| {
+        ("an order is gone", "DELETE FROM orders WHERE order_key = 'a spring'", |found| {
             found.transfers_without_order
         }),
         (
             "a reserved order has a transfer",
             "INSERT INTO transfers SELECT 99, 0, asset, debit, debit_holder, 0, 3, amount, 0, 1, reference FROM transfers \
-             WHERE reference = 'd'",
+             WHERE reference = 'd spring'",
             |found| found.transfers_without_order,
         ),
         (
             "a second transfer",
             "INSERT INTO transfers SELECT 99, kind, asset, debit, debit_holder, credit, credit_holder, amount, id, 1, reference FROM transfers \
-             WHERE reference = 'a'",
+             WHERE reference = 'a spring'",
             |found| found.double_credits,
         ),
-        ("another amount", "UPDATE transfers SET amount = 11 WHERE reference = 'a'", |found| {
+        ("another amount", "UPDATE transfers SET amount = 11 WHERE reference = 'a spring'", |found| {
             found.mismatched_transfers
         }),
-        ("another user", "UPDATE orders SET user_id = 7 WHERE trade_no = 'a'", |found| {
+        ("another user", "UPDATE orders SET user_id = 7 WHERE order_key = 'a spring'", |found| {
             found.mismatched_transfers
         }),
         ("a balance", "UPDATE accounts SET balance = balance + 1 WHERE kind = 0 AND holder = 1", |found| {
@@ -89,32 +89,38 @@ fn each_kind_of_damage_is_found() {
         ("a budget over its total", "UPDATE budget_shards SET total = 0", |found| found.budgets_over),
         ("used", "UPDATE budget_shards SET used = used + 1 WHERE shard = 0", |found| found.wrong_used),
         ("reserved", "UPDATE budget_shards SET reserved = 0", |found| found.wrong_reserved),
-        ("a withdrawal is gone", "DELETE FROM withdrawals WHERE id = 'v'", |found| {
+        ("a withdrawal is gone", "DELETE FROM withdrawals WHERE withdrawal_key = 'v 2'", |found| {
             found.moves_without_withdrawal
         }),
-        ("a hold is gone", "DELETE FROM transfers WHERE reference = 'v'", |found| found.wrong_withdrawals),
-        ("paid by its status alone", "UPDATE withdrawals SET status = 1 WHERE id = 'v'", |found| {
-            found.wrong_withdrawals
-        }),
+        ("a hold is gone", "DELETE FROM transfers WHERE reference = 'v 2'", |found| found.wrong_withdrawals),
+        (
+            "paid by its status alone",
+            "UPDATE withdrawals SET status = 1 WHERE withdrawal_key = 'v 2'",
+            |found| found.wrong_withdrawals,
+        ),
         (
             "paid and given back",
             "DROP INDEX transfers_withdrawal_once; INSERT INTO transfers \
              SELECT 99, 0, asset, -1, 0, 0, 2, amount, 0, 1, reference FROM transfers \
-             WHERE reference = 'w' AND credit = -2",
+             WHERE reference = 'w 2' AND credit = -2",
             |found| found.wrong_withdrawals,
         ),
-        ("another amount withdrawn", "UPDATE withdrawals SET amount = 1 WHERE id = 'w'", |found| {
-            found.wrong_withdrawals
-        }),
+        (
+            "another amount withdrawn",
+            "UPDATE withdrawals SET amount = 1 WHERE withdrawal_key = 'w 2'",
+            |found| found.wrong_withdrawals,
+        ),
         ("a clearing account", "UPDATE accounts SET balance = balance + 1 WHERE kind = -1", |found| {
             found.wrong_balances
         }),
-        ("what is pending is gone", "DELETE FROM transfers WHERE reference = 'd'", |found| {
+        ("what is pending is gone", "DELETE FROM transfers WHERE reference = 'd spring'", |found| {
             found.wrong_pending
         }),
-        ("a payer has settled twice", "UPDATE transfers SET kind = 2 WHERE reference = 'd'", |found| {
-            found.wrong_balances
-        }),
+        (
+            "a payer has settled twice",
+            "UPDATE transfers SET kind = 2 WHERE reference = 'd spring'",
+            |found| found.wrong_balances,
+        ),
         (
             "a budget that nobody funded",
             "UPDATE budget_shards SET total = total + 1 WHERE shard = 0",
@@ -134,14 +140,14 @@ fn each_kind_of_damage_is_found() {
 
 #[test]
 fn credits_are_counted_from_the_transfers() {
-    let none = damaged_by("DELETE FROM transfers WHERE reference = 'a'").1;
+    let none = damaged_by("DELETE FROM transfers WHERE reference = 'a spring'").1;
     assert_eq!(none, [0, 1, 1, 0]);
     let copy = "INSERT INTO transfers SELECT 90 + id, kind, asset, debit, debit_holder, credit, credit_holder, amount, \
-        0, 1, reference FROM transfers WHERE reference IN ('a', 'b')";
+        0, 1, reference FROM transfers WHERE reference IN ('a spring', 'b spring')";
     assert_eq!(damaged_by(copy).1, [2, 2, 1, 0]);
-    let other = "UPDATE transfers SET reference = 'b' WHERE reference = 'a'";
+    let other = "UPDATE transfers SET reference = 'b spring' WHERE reference = 'a spring'";
     assert_eq!(damaged_by(other).1, [0, 2, 1, 0]);
     let open = "INSERT INTO transfers SELECT 99, 0, asset, debit, debit_holder, 0, 3, amount, 0, 1, reference FROM transfers \
-        WHERE reference = 'd'";
+        WHERE reference = 'd spring'";
     assert_eq!(damaged_by(open).1, [1, 1, 1, 1]);
 }

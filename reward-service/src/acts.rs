@@ -9,8 +9,8 @@ use crate::handle::{CallError, RewardHandle};
 use crate::payouts::STOPPED;
 use windfall_contract::accounts::StoredOrder;
 use windfall_ledger::{
-    ActFilter, ActOutcome, Deed, Ended, Guard, LedgerError, LedgerReader, Operator, Proposal, Proposed,
-    StoredAct, StoredWithdrawal, Subject, Tx, WithdrawalStatus,
+    ActFilter, ActOutcome, Deed, Ended, Guard, LedgerError, LedgerReader, Operator, OrderId, Proposal, Proposed,
+    StoredAct, StoredWithdrawal, Subject, Tx, WithdrawalId, WithdrawalStatus,
 };
 
 /// An act was not proposed, approved or refused.
@@ -171,12 +171,12 @@ fn answer(id: i64, ended: Ended) -> Result<ActAnswer, ActError> {
 /// Archives an order that an act has given up: with that entry it can be replayed, which asks the same payer again (I2).
 fn archive_what_was_given_up(tx: &mut Tx<'_>, act: &StoredAct, now_ms: i64) -> Result<(), LedgerError> {
     let is_done = act.end.as_ref().is_some_and(|end| end.outcome == ActOutcome::Done);
-    let (Deed::Release { trade_no, .. } | Deed::SettleOrder { trade_no, paid: false, .. }) =
+    let (Deed::Release { activity, trade_no } | Deed::SettleOrder { activity, trade_no, paid: false }) =
         &act.proposal.deed
     else {
         return Ok(());
     };
-    let Some(order) = tx.order(trade_no)?.filter(|_| is_done) else { return Ok(()) };
+    let Some(order) = tx.order(OrderId { activity, trade_no })?.filter(|_| is_done) else { return Ok(()) };
     let end = act.end.as_ref().map(|end| end.detail.clone()).unwrap_or_default();
     let who = format!("act {}", act.id);
     archive_released(tx, &order, &who, format!("{end} ({who})"), now_ms)
@@ -185,14 +185,14 @@ fn archive_what_was_given_up(tx: &mut Tx<'_>, act: &StoredAct, now_ms: i64) -> R
 /// What a deed is about, and how that stands now.
 fn about(reader: &LedgerReader, deed: &Deed) -> Result<String, LedgerError> {
     Ok(match deed.subject() {
-        Subject::Order { trade_no, .. } => reader.order(trade_no)?.map_or_else(String::new, |order| {
+        Subject::Order { activity, trade_no } => reader.order(OrderId { activity, trade_no })?.map_or_else(String::new, |order| {
             let StoredOrder { user_id, activity, scene, bonus_type, amount, status, payer, .. } = order;
             let payer = if payer.is_empty() { String::new() } else { format!(", payer {payer}") };
             format!(
                 "order {trade_no}: {amount} {bonus_type} of user {user_id}, activity {activity}, scene {scene}{payer}; {status:?}"
             )
         }),
-        Subject::Withdrawal { id, .. } => reader.withdrawal(id)?.map_or_else(String::new, |found| {
+        Subject::Withdrawal { user_id, id } => reader.withdrawal(WithdrawalId { user_id, id })?.map_or_else(String::new, |found| {
             let StoredWithdrawal { withdrawal, status, payer, .. } = found;
             let status = match status {
                 WithdrawalStatus::Held => "held",

@@ -7,7 +7,7 @@
 
 use crate::decode;
 use crate::handle::{CallError, RewardHandle};
-use crate::job::{Decision, How};
+use crate::job::{Ask, Decision, How};
 use crate::payouts::STOPPED;
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use windfall_contract::accounts::{Reason, Status, StoredOrder};
 use windfall_contract::rewards::{GrantReply, RetryReason};
-use windfall_ledger::{ArchiveEntry, Attempt, Finish, LedgerError, Replay, ReservedOrder, Tx};
+use windfall_ledger::{ArchiveEntry, Attempt, Finish, LedgerError, OrderId, Replay, ReservedOrder, Tx};
 use windfall_proto::event::EventRef;
 
 /// The queue in which events wait that are granted later.
@@ -171,7 +171,7 @@ impl AsyncGrants {
             }
         }
         // There was no answer in time: it may be reserved or not, and both are correct.
-        let weak = weak.unwrap_or_else(|_| vec![Decision::Ask(String::new()); places.weak.len()]);
+        let weak = weak.unwrap_or_else(|_| vec![Decision::Ask(Ask::default()); places.weak.len()]);
         for (at, decision) in places.weak.iter().zip(weak) {
             match decision {
                 // Only the queue holds it, for all we know (I2).
@@ -214,6 +214,14 @@ pub enum ReleaseError {
     /// There is no such order, or it has ended.
     #[error("order {0} is not reserved")]
     NotReserved(String),
+    /// Several activities have a reserved order with this number.
+    #[error("order {trade_no} is reserved in several activities: {}; name one", activities.join(", "))]
+    Ambiguous {
+        /// The order number.
+        trade_no: String,
+        /// The activities.
+        activities: Vec<String>,
+    },
     /// It waits for its payer, which may have paid it: two operators release it.
     #[error(
         "order {trade_no} waits for its payer {payer}, which may have paid it: two operators have to release or settle it"
@@ -245,7 +253,7 @@ impl RewardHandle {
         self.decide(&Arc::from(bonus_type), events, how).await
     }
 
-    /// Orders that have been reserved for at least this long, sorted by order number: those after `after`, 1 to 10,000
+    /// Orders that have been reserved for at least this long, sorted by their keys: those after the key `after`, 1 to 10,000
     /// of them. An order that awaits its event has a caller that died, or an event that still waits in a queue. An
     /// order that awaits its payer has a downstream that has not decided.
     ///
@@ -265,14 +273,24 @@ impl RewardHandle {
 
     /// Ends a reserved order on behalf of `actor`: its budget is free again, and the archive has an entry, with which
     /// it can be replayed. If its event comes after all, it is rejected and archived as well. One that waits for a downstream,
-    /// which may have paid it, takes two operators: [`RewardHandle::propose_act`].
+    /// which may have paid it, takes two operators: [`RewardHandle::propose_act`]. `activity` may be left out where only one
+    /// has such an order.
     ///
     /// # Errors
     /// [`ReleaseError`].
-    pub async fn release(&self, trade_no: &str, actor: &str) -> Result<(), ReleaseError> {
+    pub async fn release(
+        &self,
+        activity: Option<&str>,
+        trade_no: &str,
+        actor: &str,
+    ) -> Result<(), ReleaseError> {
         if actor.trim().is_empty() {
             return Err(ReleaseError::NoActor);
         }
+        let activity = match activity {
+            Some(activity) => activity.to_owned(),
+            None => self.activity_of_reserved(trade_no).await?,
+        };
         let (own, who, now_ms) = (trade_no.to_owned(), actor.to_owned(), self.inner.clock.wall_ms());
         let guard = self.inner.guard.clone();
         let done = self.call(move |ledger| {
@@ -281,12 +299,13 @@ impl RewardHandle {
                 if tx.went_back() || guard.as_ref().is_some_and(|guard| guard.stops_payouts()) {
                     return Err(LedgerError::Unavailable(STOPPED.into()));
                 }
-                let Some(order) = tx.order(&own)? else { return Ok(Released::NotReserved) };
+                let id = OrderId { activity: &activity, trade_no: &own };
+                let Some(order) = tx.order(id)? else { return Ok(Released::NotReserved) };
                 // It may have paid: giving that up takes two operators.
                 if order.status == Status::Reserved && !order.payer.is_empty() {
                     return Ok(Released::WaitsForPayer(order.payer));
                 }
-                if tx.release(&[(own.as_str(), Reason::Released)], now_ms)?.first() != Some(&Finish::Done) {
+                if tx.release(&[(id, Reason::Released)], now_ms)?.first() != Some(&Finish::Done) {
                     return Ok(Released::NotReserved);
                 }
                 let detail = format!("released by {who}; reserved at {} ms", order.created_ms);
@@ -299,6 +318,26 @@ impl RewardHandle {
             Released::NotReserved => Err(ReleaseError::NotReserved(trade_no.to_owned())),
             Released::WaitsForPayer(payer) => {
                 Err(ReleaseError::WaitsForPayer { trade_no: trade_no.to_owned(), payer })
+            }
+        }
+    }
+
+    /// The one activity that has a reserved order with this number.
+    async fn activity_of_reserved(&self, trade_no: &str) -> Result<String, ReleaseError> {
+        // A ledger that went back in time says nothing about what is reserved.
+        if self.payouts_stopped() {
+            return Err(CallError::Ledger(LedgerError::Unavailable(STOPPED.into())).into());
+        }
+        let own = trade_no.to_owned();
+        let found = self.read(move |reader| reader.orders_of_number(&own)).await?;
+        let reserved = found.into_iter().filter(|order| order.status == Status::Reserved);
+        let mut activities: Vec<String> = reserved.map(|order| order.activity).collect();
+        match (activities.pop(), activities.is_empty()) {
+            (None, _) => Err(ReleaseError::NotReserved(trade_no.to_owned())),
+            (Some(activity), true) => Ok(activity),
+            (Some(last), false) => {
+                activities.push(last);
+                Err(ReleaseError::Ambiguous { trade_no: trade_no.to_owned(), activities })
             }
         }
     }

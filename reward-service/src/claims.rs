@@ -1,7 +1,8 @@
-//! The orders that downstreams are being asked for: no two calls ask for the same order at once.
+//! The orders and withdrawals that downstreams are being asked for: no two calls ask for the same one at once.
 
 use parking_lot::Mutex;
 use std::collections::HashSet;
+use windfall_ledger::{OrderId, WithdrawalId};
 
 /// The orders that a downstream is being asked for; never more than the batches in flight hold.
 #[derive(Debug, Default)]
@@ -19,10 +20,19 @@ impl<'f> Claims<'f> {
     }
 
     /// Claims an order; false where another call, or this one, has it in flight already.
-    pub fn claim(&mut self, trade_no: &str) -> bool {
-        let fresh = self.in_flight.0.lock().insert(trade_no.into());
+    pub fn claim_order(&mut self, id: OrderId<'_>) -> bool {
+        self.claim(format!("order {} {}", id.activity, id.trade_no).into())
+    }
+
+    /// Claims a withdrawal likewise.
+    pub fn claim_withdrawal(&mut self, id: WithdrawalId<'_>) -> bool {
+        self.claim(format!("withdrawal {} {}", id.user_id, id.id).into())
+    }
+
+    fn claim(&mut self, name: Box<str>) -> bool {
+        let fresh = self.in_flight.0.lock().insert(name.clone());
         if fresh {
-            self.own.push(trade_no.into());
+            self.own.push(name);
         }
         fresh
     }
@@ -31,8 +41,8 @@ impl<'f> Claims<'f> {
 impl Drop for Claims<'_> {
     fn drop(&mut self) {
         let mut all = self.in_flight.0.lock();
-        for trade_no in &self.own {
-            all.remove(trade_no);
+        for name in &self.own {
+            all.remove(name);
         }
     }
 }

@@ -2,13 +2,14 @@
 
 use crate::decode::{self, NoOrder};
 use crate::fence::{Fence, Permit};
-use crate::job::{Answer, Decision, End, Grant, Hold, How, Job, Settle};
+use crate::job::{Answer, Ask, Decision, End, Grant, Hold, How, Job, Settle};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 use windfall_contract::accounts::{Reason, Status, StoredOrder, Withdrawal, WithdrawalOutcome};
 use windfall_contract::rewards::{Failed, GrantReply, Rejection};
 use windfall_ledger::{
-    ArchiveEntry, Attempt, Finish, HoldOutcome, Ledger, LedgerError, Order, OrderOutcome, Subject, Tx,
+    ArchiveEntry, Attempt, Finish, HoldOutcome, Ledger, LedgerError, Order, OrderId, OrderOutcome, Subject, Tx,
+    WithdrawalId, payer_key,
 };
 
 /// A transaction in progress, over jobs of lifetime `'j`.
@@ -20,13 +21,23 @@ pub(crate) struct Round<'l, 'j> {
     done: Done<'j>,
     /// Archive entries, written as one just before the commit.
     archive: Vec<ArchiveEntry<'j>>,
+    notes: Vec<Note<'j>>,
+}
+
+/// An entry about an order or a withdrawal that has no event here. The same bytes for the same reason are kept once, so they
+/// name it wholly: another activity has its number, or another user its id.
+struct Note<'j> {
+    id: &'j str,
+    about: String,
+    reason: &'static str,
+    detail: String,
 }
 
 /// The results of a committed transaction.
 #[derive(Debug, Default)]
 pub(crate) struct Done<'j> {
-    /// The user ids and order numbers of events credited now or before.
-    pub credited: Vec<(i64, &'j str)>,
+    /// The users and names of events credited now or before.
+    pub credited: Vec<(i64, OrderId<'j>)>,
     /// The number of new entries in the archive.
     pub archived: u64,
     /// Answers of payers that contradict what two operators had settled.
@@ -39,7 +50,7 @@ impl<'l, 'j> Round<'l, 'j> {
         apps: &'j BTreeSet<String>,
         now_ms: i64,
     ) -> Result<Self, LedgerError> {
-        Ok(Self { tx: ledger.begin()?, apps, now_ms, done: Done::default(), archive: Vec::new() })
+        Ok(Self { tx: ledger.begin()?, apps, now_ms, done: Done::default(), archive: Vec::new(), notes: Vec::new() })
     }
 
     /// Whether events may be decided by the rules that this process runs. Call it first.
@@ -53,8 +64,16 @@ impl<'l, 'j> Round<'l, 'j> {
     }
 
     pub fn commit(mut self) -> Result<Done<'j>, LedgerError> {
-        if !self.archive.is_empty() {
-            self.done.archived += self.tx.archive(&self.archive)? as u64;
+        let mut entries = self.archive;
+        entries.extend(self.notes.iter().map(|note| ArchiveEntry {
+            trade_no: Some(note.id),
+            payload: note.about.as_bytes(),
+            reason: note.reason.into(),
+            detail: note.detail.as_str().into(),
+            time_ms: self.now_ms,
+        }));
+        if !entries.is_empty() {
+            self.done.archived += self.tx.archive(&entries)? as u64;
         }
         self.tx.commit()?;
         Ok(self.done)
@@ -134,7 +153,7 @@ impl<'l, 'j> Round<'l, 'j> {
         orders: &[Result<Order<'j>, NoOrder>],
         outcomes: Vec<OrderOutcome>,
     ) -> Result<Vec<Decision>, LedgerError> {
-        let mut payers = self.payers(grant, orders, &outcomes)?.into_iter();
+        let mut asks = self.asks(grant, orders, &outcomes)?.into_iter();
         let mut conflicts = self.conflicts(orders, &outcomes)?.into_iter();
         let mut outcomes = outcomes.into_iter();
         let mut decisions = Vec::with_capacity(orders.len());
@@ -142,11 +161,11 @@ impl<'l, 'j> Round<'l, 'j> {
             let decision = match order {
                 Ok(order) => {
                     let outcome = outcomes.next().ok_or(LedgerError::Poisoned)?;
-                    let payer = if outcome == OrderOutcome::Reserved { payers.next() } else { None };
-                    let decision = decision(outcome, payer);
+                    let ask = if outcome == OrderOutcome::Reserved { asks.next() } else { None };
+                    let decision = decision(outcome, ask);
                     match &decision {
                         Decision::Reply(reply) if reply.is_credited() => {
-                            self.done.credited.push((order.user_id, order.trade_no));
+                            self.done.credited.push((order.user_id, order.id()));
                         }
                         Decision::Reply(GrantReply::Conflict) => {
                             let detail = conflict(order, conflicts.next().flatten());
@@ -167,25 +186,29 @@ impl<'l, 'j> Round<'l, 'j> {
         Ok(decisions)
     }
 
-    /// The downstreams to ask for the reserved orders, in their order: each is the one that the ledger names, since it
-    /// may have paid, whichever downstream pays the type by now (I1).
-    fn payers(
+    /// The downstreams to ask for the reserved orders, in their order, and the keys to ask them with: those that the ledger
+    /// names, since they may have paid, whichever downstream pays the type by now (I1).
+    fn asks(
         &mut self,
         grant: &Grant,
         orders: &[Result<Order<'j>, NoOrder>],
         outcomes: &[OrderOutcome],
-    ) -> Result<Vec<String>, LedgerError> {
+    ) -> Result<Vec<Ask>, LedgerError> {
         let valid = orders.iter().flatten().zip(outcomes);
-        let reserved: Vec<&str> = valid
+        let reserved: Vec<OrderId<'_>> = valid
             .filter(|(_, outcome)| **outcome == OrderOutcome::Reserved)
-            .map(|(order, _)| order.trade_no)
+            .map(|(order, _)| order.id())
             .collect();
         // Their event goes to a queue, whoever pays then.
         if reserved.is_empty() || matches!(grant.how, How::Promise(_)) {
-            return Ok(vec![String::new(); reserved.len()]);
+            return Ok(vec![Ask::default(); reserved.len()]);
         }
         let stored = self.tx.orders(&reserved)?;
-        Ok(stored.into_iter().map(|order| order.map(|order| order.payer).unwrap_or_default()).collect())
+        // Without its key nobody is asked.
+        let ask = |order: Option<StoredOrder>| {
+            order.map(|order| Ask { key: payer_key(&order), payer: order.payer }).unwrap_or_default()
+        };
+        Ok(stored.into_iter().map(ask).collect())
     }
 
     /// The stored orders that others under their number are in conflict with, in their order.
@@ -195,11 +218,11 @@ impl<'l, 'j> Round<'l, 'j> {
         outcomes: &[OrderOutcome],
     ) -> Result<Vec<Option<StoredOrder>>, LedgerError> {
         let of = orders.iter().flatten().zip(outcomes);
-        let numbers: Vec<&str> = of
+        let ids: Vec<OrderId<'_>> = of
             .filter(|(_, outcome)| **outcome == OrderOutcome::Conflict)
-            .map(|(order, _)| order.trade_no)
+            .map(|(order, _)| order.id())
             .collect();
-        if numbers.is_empty() { Ok(Vec::new()) } else { self.tx.orders(&numbers) }
+        if ids.is_empty() { Ok(Vec::new()) } else { self.tx.orders(&ids) }
     }
 
     fn archive_final(&mut self, event: &'j Bytes, order: &Order<'j>, reply: &GrantReply) {
@@ -221,18 +244,18 @@ impl<'l, 'j> Round<'l, 'j> {
         let asked = |event| self.asked(settle, event);
         let paid = settle.paid.iter().map(asked).collect::<Result<Vec<_>, _>>()?;
         let refused = settle.refused.iter().map(|(event, _)| asked(event)).collect::<Result<Vec<_>, _>>()?;
-        let numbers: Vec<&str> = paid.iter().map(|order| order.trade_no).collect();
-        let posted = self.tx.post(&numbers, self.now_ms)?;
+        let ids: Vec<OrderId<'_>> = paid.iter().map(Order::id).collect();
+        let posted = self.tx.post(&ids, self.now_ms)?;
         for ((event, order), finish) in settle.paid.iter().zip(&paid).zip(posted) {
             let reply = self.paid(event, order, &settle.payer, finish)?;
             if reply.is_credited() {
-                self.done.credited.push((order.user_id, order.trade_no));
+                self.done.credited.push((order.user_id, order.id()));
             }
             replies.push(reply);
         }
         let reason = Reason::DownstreamRefused;
-        let numbers: Vec<_> = refused.iter().map(|order| (order.trade_no, reason)).collect();
-        let released = self.tx.release(&numbers, self.now_ms)?;
+        let ids: Vec<_> = refused.iter().map(|order| (order.id(), reason)).collect();
+        let released = self.tx.release(&ids, self.now_ms)?;
         for (((event, why), order), finish) in settle.refused.iter().zip(&refused).zip(released) {
             replies.push(self.refused(event, order, why, finish)?);
         }
@@ -240,7 +263,12 @@ impl<'l, 'j> Round<'l, 'j> {
     }
 
     /// Holds withdrawals, pays those that the ledger itself pays, and ends those whose payer has decided.
-    pub fn withdraw_all(&mut self, jobs: &'j [Job], answers: &mut [Answer]) -> Result<(), LedgerError> {
+    pub fn withdraw_all(
+        &mut self,
+        jobs: &'j [Job],
+        tenant: &str,
+        answers: &mut [Answer],
+    ) -> Result<(), LedgerError> {
         let holds: Vec<(usize, &Hold)> = jobs
             .iter()
             .enumerate()
@@ -248,19 +276,20 @@ impl<'l, 'j> Round<'l, 'j> {
             .collect();
         let batch: Vec<(&Withdrawal, &str)> =
             holds.iter().map(|(_, hold)| (&hold.withdrawal, hold.payer.as_str())).collect();
+        self.tx.name_tenant(tenant);
         let outcomes = if batch.is_empty() { Vec::new() } else { self.tx.hold(&batch, self.now_ms)? };
         // Those of this transaction are paid by it; one that was held before may have been paid by another.
-        let paid: BTreeSet<&str> = holds
+        let paid: BTreeSet<WithdrawalId<'_>> = holds
             .iter()
             .zip(&outcomes)
             .filter(|((_, hold), outcome)| hold.payer.is_empty() && **outcome == HoldOutcome::Held)
-            .map(|((_, hold), _)| hold.withdrawal.id.as_str())
+            .map(|((_, hold), _)| name(&hold.withdrawal))
             .collect();
         if !paid.is_empty() {
             self.tx.pay_out(&paid.iter().copied().collect::<Vec<_>>(), self.now_ms)?;
         }
         for ((at, hold), outcome) in holds.iter().zip(outcomes) {
-            let is_paid = paid.contains(hold.withdrawal.id.as_str());
+            let is_paid = paid.contains(&name(&hold.withdrawal));
             answers[*at] = Answer::Held(match outcome {
                 HoldOutcome::Held if is_paid => HoldOutcome::Decided(WithdrawalOutcome::Paid),
                 HoldOutcome::HeldBefore { .. } if is_paid => {
@@ -280,8 +309,8 @@ impl<'l, 'j> Round<'l, 'j> {
     fn end(&mut self, end: &'j End) -> Result<Finish, LedgerError> {
         let id = end.id.as_str();
         let finish = match &end.refused {
-            None => self.tx.pay_out(&[id], self.now_ms)?,
-            Some(why) => self.tx.give_back(&[(id, why)], self.now_ms)?,
+            None => self.tx.pay_out(&[end.name()], self.now_ms)?,
+            Some(why) => self.tx.give_back(&[(end.name(), why)], self.now_ms)?,
         };
         let finish = finish.first().copied().unwrap_or(Finish::Unknown);
         if finish == Finish::Otherwise && self.contradicts_settlement(end)? {
@@ -289,23 +318,17 @@ impl<'l, 'j> Round<'l, 'j> {
         }
         if end.refused.is_none() && finish == Finish::Otherwise {
             tracing::error!(id, "a withdrawal was paid out after it had been refused and given back");
-            self.archive.push(ArchiveEntry {
-                trade_no: Some(id),
-                payload: id.as_bytes(),
-                reason: "paid_after_refusal".into(),
-                detail: "a withdrawal: its payer refused it, so the money went back, and then paid it".into(),
-                time_ms: self.now_ms,
-            });
+            let about = Subject::Withdrawal { user_id: end.name().user_id, id }.to_string();
+            let detail = "a withdrawal: its payer refused it, so the money went back, and then paid it".into();
+            self.notes.push(Note { id, about, reason: "paid_after_refusal", detail });
         }
         Ok(finish)
     }
 
     /// Whether a payer's answer to a withdrawal contradicts what two operators had settled. If so, it is noted.
     fn contradicts_settlement(&mut self, end: &'j End) -> Result<bool, LedgerError> {
-        let id = end.id.as_str();
-        let Some(stored) = self.tx.withdrawal(id)? else { return Ok(false) };
-        let subject = Subject::Withdrawal { user_id: stored.withdrawal.user_id, id };
-        self.note_late(subject, id, end.refused.is_none())
+        let WithdrawalId { user_id, id } = end.name();
+        self.note_late(Subject::Withdrawal { user_id, id }, id, end.refused.is_none())
     }
 
     /// Notes an answer that contradicts what two operators had settled: it pays nothing, and gives nothing back. False where
@@ -328,13 +351,7 @@ impl<'l, 'j> Round<'l, 'j> {
         };
         tracing::error!(%subject, act, "a payer's answer contradicts what two operators have settled");
         self.done.late_answers += 1;
-        self.archive.push(ArchiveEntry {
-            trade_no: Some(id),
-            payload: id.as_bytes(),
-            reason: reason.into(),
-            detail: detail.into(),
-            time_ms: self.now_ms,
-        });
+        self.notes.push(Note { id, about: subject.to_string(), reason, detail });
         Ok(true)
     }
 
@@ -367,7 +384,7 @@ impl<'l, 'j> Round<'l, 'j> {
         // (I4).
         match self.tx.reserve(&[*order], &[payer], Attempt::Replay)?.first() {
             Some(OrderOutcome::Reserved) => {
-                self.tx.post(&[trade_no], self.now_ms)?;
+                self.tx.post(&[order.id()], self.now_ms)?;
                 Ok(GrantReply::Credited)
             }
             _ => {
@@ -407,8 +424,8 @@ impl<'l, 'j> Round<'l, 'j> {
             decode::order(&verified.payload, None, self.now_ms).ok()
         };
         let orders: Vec<Option<Order<'j>>> = failed.iter().map(order).collect();
-        let numbers: Vec<&str> = orders.iter().flatten().map(|order| order.trade_no).collect();
-        let mut stored = self.tx.orders(&numbers)?.into_iter();
+        let ids: Vec<OrderId<'_>> = orders.iter().flatten().map(Order::id).collect();
+        let mut stored = self.tx.orders(&ids)?.into_iter();
         for (one, order) in failed.iter().zip(&orders) {
             let is_credited = match order {
                 Some(order) => is_credited(order, stored.next().flatten()),
@@ -458,13 +475,18 @@ pub(crate) const fn rejection(reason: Reason) -> Rejection {
     }
 }
 
-/// Turns an outcome into a decision; `payer` names the downstream to ask for a reserved order.
-fn decision(outcome: OrderOutcome, payer: Option<String>) -> Decision {
+/// The name of a withdrawal.
+pub(crate) fn name(withdrawal: &Withdrawal) -> WithdrawalId<'_> {
+    WithdrawalId { user_id: withdrawal.user_id, id: &withdrawal.id }
+}
+
+/// Turns an outcome into a decision; `ask` names the downstream of a reserved order.
+fn decision(outcome: OrderOutcome, ask: Option<Ask>) -> Decision {
     Decision::Reply(match outcome {
         OrderOutcome::Credited => GrantReply::Credited,
         OrderOutcome::AlreadyCredited => GrantReply::AlreadyCredited,
         OrderOutcome::Conflict => GrantReply::Conflict,
         OrderOutcome::Rejected(reason) => GrantReply::Rejected(rejection(reason)),
-        OrderOutcome::Reserved => return Decision::Ask(payer.unwrap_or_default()),
+        OrderOutcome::Reserved => return Decision::Ask(ask.unwrap_or_default()),
     })
 }

@@ -11,7 +11,7 @@ use crate::claims::Claims;
 use crate::connector::Downstream;
 use crate::decode;
 use crate::handle::RewardHandle;
-use crate::job::{Decision, How, Job, Settle};
+use crate::job::{Ask, Decision, How, Job, Settle};
 use crate::payouts;
 use bytes::Bytes;
 use futures_util::future::join_all;
@@ -52,18 +52,18 @@ impl RewardHandle {
         let ours: Vec<usize> = (0..events.len())
             .filter(|at| {
                 decode::order(&events[*at], Some(bonus_type), 0)
-                    .map_or(true, |order| claims.claim(order.trade_no))
+                    .map_or(true, |order| claims.claim_order(order.id()))
             })
             .collect();
         let others = events.len() - ours.len();
         let mut replies = vec![self.inner.later(bonus_type, RetryReason::Busy, others); events.len()];
         let own = ours.iter().map(|at| events[*at].clone()).collect();
         let decisions = self.decide(bonus_type, own, reserve).await;
-        let mut ask: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+        let mut ask: BTreeMap<String, Vec<(usize, String)>> = BTreeMap::new();
         for (at, decision) in ours.into_iter().zip(decisions) {
             match decision {
                 Decision::Reply(reply) => replies[at] = reply,
-                Decision::Ask(payer) => ask.entry(payer).or_default().push(at),
+                Decision::Ask(Ask { payer, key }) => ask.entry(payer).or_default().push((at, key)),
             }
         }
         let asked = Asked { bonus_type, events };
@@ -75,12 +75,18 @@ impl RewardHandle {
     }
 
     /// Asks one downstream for the orders that are reserved for it. Returns their indices and replies.
-    async fn ask_payer(&self, asked: &Asked<'_>, payer: String, ask: Vec<usize>) -> Vec<(usize, GrantReply)> {
+    /// Each stands beside the key that the downstream is given.
+    async fn ask_payer(
+        &self,
+        asked: &Asked<'_>,
+        payer: String,
+        ask: Vec<(usize, String)>,
+    ) -> Vec<(usize, GrantReply)> {
         let bonus_type = asked.bonus_type;
         if self.payouts_stopped() {
             let reply = payouts::stopped();
             self.inner.counters.count(bonus_type, std::iter::repeat_n(&reply, ask.len()));
-            return ask.into_iter().map(|at| (at, reply.clone())).collect();
+            return ask.into_iter().map(|(at, _)| (at, reply.clone())).collect();
         }
         let Some(downstream) = self.inner.downstreams.get(&payer) else {
             // It may have paid. Asking or paying elsewhere could pay twice (I1): an operator has to look, so it counts
@@ -93,7 +99,7 @@ impl RewardHandle {
             );
             let reply = GrantReply::Retry { after_ms: 1_000, reason: RetryReason::DownstreamTimeout };
             self.inner.counters.count(bonus_type, std::iter::repeat_n(&reply, ask.len()));
-            return ask.into_iter().map(|at| (at, reply.clone())).collect();
+            return ask.into_iter().map(|(at, _)| (at, reply.clone())).collect();
         };
         let (mut replies, mut settling) = (Vec::with_capacity(ask.len()), Vec::new());
         let mut answers = pin!(asked.ask(downstream, ask).ready_chunks(SETTLE_MAX));
@@ -170,20 +176,22 @@ impl Asked<'_> {
     fn ask<'a>(
         &'a self,
         downstream: &'a Downstream,
-        ask: Vec<usize>,
+        ask: Vec<(usize, String)>,
     ) -> impl Stream<Item = (usize, PayAnswer)> + 'a {
         let begin_by_ns = downstream.begin_by_ns();
-        let calls = ask.into_iter().filter_map(move |at| {
+        let calls = ask.into_iter().filter_map(move |(at, key)| {
             let order = decode::order(&self.events[at], Some(self.bonus_type), 0).ok()?;
-            let pay = PayOrder {
-                trade_no: order.trade_no,
-                user_id: order.user_id,
-                activity: order.activity,
-                scene: order.scene,
-                bonus_type: order.bonus_type,
-                amount: order.amount,
-            };
-            Some(async move { (at, downstream.pay(pay, begin_by_ns).await) })
+            Some(async move {
+                let pay = PayOrder {
+                    trade_no: &key,
+                    user_id: order.user_id,
+                    activity: order.activity,
+                    scene: order.scene,
+                    bonus_type: order.bonus_type,
+                    amount: order.amount,
+                };
+                (at, downstream.pay(pay, begin_by_ns).await)
+            })
         });
         stream::iter(calls).buffer_unordered(downstream.concurrency())
     }

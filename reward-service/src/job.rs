@@ -6,16 +6,24 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 use windfall_contract::accounts::Withdrawal;
 use windfall_contract::rewards::{Failed, GrantReply};
-use windfall_ledger::{Attempt, Finish, HoldOutcome, Ledger};
+use windfall_ledger::{Attempt, Finish, HoldOutcome, Ledger, WithdrawalId};
 
 /// The ledger's decision on one event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Decision {
     /// Decided.
     Reply(GrantReply),
-    /// Reserved: ask this downstream and no other. The name is empty where none is known, as for orders that await
-    /// their event.
-    Ask(String),
+    /// Reserved: ask this downstream.
+    Ask(Ask),
+}
+
+/// The downstream of a reserved order, and the key that it is given: both stay what they were when it was reserved first.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Ask {
+    /// The downstream to ask, and no other. Empty where none is known, as for orders that await their event.
+    pub payer: String,
+    /// The idempotency key.
+    pub key: String,
 }
 
 impl Decision {
@@ -85,9 +93,17 @@ pub(crate) struct Hold {
 /// A withdrawal whose payer has decided: it has paid, or refused for this reason.
 #[derive(Debug)]
 pub(crate) struct End {
+    pub user_id: i64,
     pub id: String,
     pub refused: Option<String>,
     pub reply: oneshot::Sender<Finish>,
+}
+
+impl End {
+    /// The withdrawal's name.
+    pub fn name(&self) -> WithdrawalId<'_> {
+        WithdrawalId { user_id: self.user_id, id: &self.id }
+    }
 }
 
 /// Another operation on the ledger, in a transaction of its own or without one.

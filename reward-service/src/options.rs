@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use windfall_ledger::OrderId;
 
-/// Called with the (user id, order number) of events that have just been credited, or were found to be, after that is
+/// Called with the user id and the order's name of events that have just been credited, or were found to be, after that is
 /// durable. It is called on the path of every grant, so it must not block.
-pub type GrantObserver = Arc<dyn Fn(&[(i64, &str)]) + Send + Sync>;
+pub type GrantObserver = Arc<dyn Fn(&[(i64, OrderId<'_>)]) + Send + Sync>;
 
 /// Options of the reward service.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,6 +14,9 @@ pub struct RewardOptions {
     /// The apps (`user.app_id`) whose events are granted; an event of another app is archived as `ForeignApp` and never
     /// credited. An event that names no app is the service's own. Default: empty, which takes any app.
     pub apps: BTreeSet<String>,
+    /// The tenant whose users withdraw here. It is part of the key that the payer of a new withdrawal is given, so that two
+    /// tenants can share a payer; those that are held keep their keys. Default: empty.
+    pub tenant: String,
     /// The number of events in one transaction at most, 1 to 65,536. The default depends on the ledger: 8,192 in a
     /// file, where the cost of a commit and of the accounts' pages is shared by so many, 1,000 on PostgreSQL, where
     /// others wait for what a transaction holds.
@@ -33,8 +37,8 @@ pub struct RewardOptions {
     /// The payer of each type.
     pub pays: BTreeMap<String, Payer>,
     /// The payer of withdrawals. The ledger notes them as paid in the transaction that holds them, and the caller that
-    /// reads the answer moves the money. A connector is asked with the key `withdrawal `, a space included, and
-    /// the withdrawal's id, with neither activity nor scene. Only types that the ledger pays can be withdrawn: what a
+    /// reads the answer moves the money. A connector is asked with the key `withdrawal TENANT
+    /// USER ID`, with neither activity nor scene; one that was held before schema version 6 with `withdrawal ID`. Only types that the ledger pays can be withdrawn: what a
     /// connector pays has been paid out already. A held withdrawal is asked of the payer that it was held for, even if
     /// this option has changed since. Default: the ledger.
     pub payout: Payer,
@@ -54,6 +58,7 @@ impl Default for RewardOptions {
     fn default() -> Self {
         Self {
             apps: BTreeSet::new(),
+            tenant: String::new(),
             batch_events_max: None,
             writers: None,
             queue_events_max: 65_536,

@@ -181,7 +181,7 @@ impl AsyncGrants {
                 .iter()
                 .map(|one| {
                     let (program, next_write_ms) = note(one);
-                    WrittenCopy { program, trade_no: &one.order.trade_no, next_write_ms }
+                    WrittenCopy { program, key: &one.order.key, next_write_ms }
                 })
                 .collect();
             ledger.note_copies(&notes)
@@ -202,7 +202,7 @@ impl AsyncGrants {
             let now_ms = self.now_ms();
             let page = self.rewards().reserved(again.after_ms(), &after, PAGE).await?;
             let Some(last) = page.last() else { return Ok(done) };
-            after.clone_from(&last.order.trade_no);
+            after.clone_from(&last.order.key);
             let is_due = |one: &&ReservedOrder| {
                 let order = &one.order;
                 let is_behind = is_behind(&order.activity, &order.scene, &order.bonus_type);

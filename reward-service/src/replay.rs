@@ -6,7 +6,7 @@ use crate::job::How;
 use bytes::Bytes;
 use windfall_contract::accounts::{Reason, Status, StoredOrder};
 use windfall_contract::rewards::{GrantReply, Rejection};
-use windfall_ledger::{ArchiveFilter, Archived, Attempt, Replay};
+use windfall_ledger::{ArchiveFilter, Archived, Attempt, Order, OrderId, Replay};
 use windfall_proto::record;
 use windfall_signing::Refused;
 
@@ -156,7 +156,7 @@ impl RewardHandle {
                 GrantReply::Rejected(Rejection::Unverified)
             }
             Some(events) => self.replay_events(events).await?,
-            None => self.replay_event(trade_no.as_deref(), payload).await?,
+            None => self.replay_event(payload).await?,
         };
         match self.note(id, actor, word(&reply)).await {
             Ok(()) => Ok(Replayed { id, trade_no, reply }),
@@ -172,14 +172,12 @@ impl RewardHandle {
         verifier.verify(payload, |_| true).map(drop).map_err(Some)
     }
 
-    async fn replay_event(&self, trade_no: Option<&str>, payload: Bytes) -> Result<GrantReply, CallError> {
-        let bonus_type =
-            decode::order(&payload, None, 0).map(|order| order.bonus_type.to_owned()).unwrap_or_default();
-        if bonus_type.is_empty() {
-            // Broken bytes: nothing in them can be granted.
+    async fn replay_event(&self, payload: Bytes) -> Result<GrantReply, CallError> {
+        // Broken bytes: nothing in them can be granted.
+        let Ok(order) = decode::order(&payload, None, 0) else {
             return Ok(GrantReply::Rejected(Rejection::Malformed));
-        }
-        let how = self.how_again(trade_no, &bonus_type).await?;
+        };
+        let (how, bonus_type) = (self.how_again(&order).await?, order.bonus_type.to_owned());
         let replies = self.grant_as(&bonus_type, &[payload], how).await;
         replies.into_iter().next().ok_or(CallError::Closed)
     }
@@ -189,8 +187,7 @@ impl RewardHandle {
     async fn replay_events(&self, events: Vec<Bytes>) -> Result<GrantReply, CallError> {
         let mut all = GrantReply::AlreadyCredited;
         for event in events {
-            let trade_no = decode::order(&event, None, 0).map(|order| order.trade_no.to_owned()).ok();
-            let reply = self.replay_event(trade_no.as_deref(), event).await?;
+            let reply = self.replay_event(event).await?;
             all = match (all, reply) {
                 (GrantReply::AlreadyCredited, reply) => reply,
                 (GrantReply::Credited, reply) if !reply.is_credited() => reply,
@@ -202,18 +199,18 @@ impl RewardHandle {
 
     /// The payer of a replayed order. It is the type's present payer, unless a downstream was asked before: that one
     /// may have paid unless it has refused for good, and then no other is asked (I1).
-    async fn how_again(&self, trade_no: Option<&str>, bonus_type: &str) -> Result<How, CallError> {
-        let stored = match trade_no.map(str::to_owned) {
-            Some(own) => self.read(move |reader| reader.orders_of(&[own.as_str()])).await?.pop().flatten(),
-            None => None,
-        };
+    async fn how_again(&self, order: &Order<'_>) -> Result<How, CallError> {
+        let (activity, trade_no) = (order.activity.to_owned(), order.trade_no.to_owned());
+        let read =
+            self.read(move |reader| reader.order(OrderId { activity: &activity, trade_no: &trade_no }));
+        let stored = read.await?;
         let may_have_paid = |order: &StoredOrder| {
             let has_refused = order.status == Status::Rejected(Reason::DownstreamRefused);
             matches!(order.status, Status::Rejected(_)) && !has_refused && !order.payer.is_empty()
         };
         Ok(match stored.filter(may_have_paid) {
             Some(order) => How::Reserve(Attempt::Replay, order.payer.into()),
-            None => self.how(bonus_type, Attempt::Replay),
+            None => self.how(order.bonus_type, Attempt::Replay),
         })
     }
 

@@ -2,12 +2,12 @@
 //! held until the payer has given its answer, so the service has to ask.
 
 use crate::claims::Claims;
+use crate::decide::name;
 use crate::handle::{CallError, RewardHandle};
-use crate::withdraw::payout_key;
 use futures_util::stream::{self, StreamExt};
 use std::time::Duration;
 use windfall_contract::accounts::{AccountsError, WithdrawalOutcome};
-use windfall_ledger::{StoredWithdrawal, WithdrawalStatus};
+use windfall_ledger::StoredWithdrawal;
 
 /// The number of withdrawals that payers are asked about at once: waiting callers go first.
 const AT_ONCE: usize = 8;
@@ -24,7 +24,7 @@ pub struct Resumed {
     pub pending: u32,
     /// Withdrawals for which the ledger could not be asked, or did not confirm the end.
     pub failed: u32,
-    /// The last id that was looked at, where there may be more: go on after it. `None` if there are no more.
+    /// The key of the last one that was looked at, where there may be more: go on after it. `None` if there are no more.
     pub next_after: Option<String>,
 }
 
@@ -46,7 +46,8 @@ impl Default for ResumeOptions {
 }
 
 impl RewardHandle {
-    /// Withdrawals that have been held for at least this long, sorted by id: those after `after`, 1 to 10,000 of them.
+    /// Withdrawals that have been held for at least this long, sorted by their keys: those after the key `after`, 1 to 10,000
+    /// of them.
     ///
     /// # Errors
     /// [`CallError`].
@@ -63,8 +64,8 @@ impl RewardHandle {
         self.read(move |reader| reader.held_withdrawals(before_ms, &after, limit)).await
     }
 
-    /// Asks the payers of withdrawals that have been held for at least this long, sorted by id after `after`, and ends
-    /// them as the payers decide. A payer is asked with the key that it knows, so it pays none twice (I1), even if
+    /// Asks the payers of withdrawals that have been held for at least this long, sorted by their keys after `after`, and
+    /// ends them as the payers decide. A payer is asked with the key that it knows, so it pays none twice (I1), even if
     /// another call asks meanwhile. If this is cancelled, withdrawals that were not ended are held as before.
     ///
     /// # Errors
@@ -78,7 +79,7 @@ impl RewardHandle {
         let limit = limit.clamp(1, 10_000);
         let held = self.held(older_than_ms, after, limit).await?;
         let is_full = held.len() >= usize::try_from(limit).unwrap_or(usize::MAX);
-        let next_after = held.last().filter(|_| is_full).map(|one| one.withdrawal.id.clone());
+        let next_after = held.last().filter(|_| is_full).map(|one| one.key.clone());
         let mut done = Resumed { next_after, ..Resumed::default() };
         let mut asking = stream::iter(held.into_iter().map(|one| self.resume(one))).buffer_unordered(AT_ONCE);
         while let Some(answer) = asking.next().await {
@@ -98,21 +99,11 @@ impl RewardHandle {
     async fn resume(&self, listed: StoredWithdrawal) -> Result<WithdrawalOutcome, AccountsError> {
         let later = WithdrawalOutcome::Pending { after_ms: self.inner.options.busy_retry_ms };
         let mut claims = Claims::new(&self.inner.in_flight);
-        if !claims.claim(&payout_key(&listed.withdrawal.id)) {
+        if !claims.claim_withdrawal(name(&listed.withdrawal)) {
             return Ok(later);
         }
         // It was listed before it was claimed: it may have ended since.
-        let id = listed.withdrawal.id.clone();
-        let read = self.read(move |reader| reader.withdrawal(&id)).await;
-        let Some(stored) = read.map_err(|error| self.read_failed(error))? else {
-            return Err(self.unavailable("the withdrawal has vanished from the ledger"));
-        };
-        match stored.status {
-            WithdrawalStatus::Held => {}
-            WithdrawalStatus::Paid => return Ok(WithdrawalOutcome::AlreadyPaid),
-            WithdrawalStatus::Refused => return Ok(WithdrawalOutcome::Refused(stored.reason)),
-        }
-        self.pay_out(&stored.payer, &stored.withdrawal).await
+        self.pay_out(&listed.withdrawal).await
     }
 }
 

@@ -102,12 +102,14 @@ impl RewardService {
             inner.reading.get_mut().push(thread);
         }
         let apps = Arc::new(inner.options.apps.clone());
+        let tenant: Arc<str> = Arc::from(inner.options.tenant.as_str());
         for ledger in ledgers {
             let writer = Writer {
                 ledger,
                 inbox: Arc::clone(&inner.inbox),
                 batch_events_max: inner.options.batch_events_max.unwrap_or(batch_events).clamp(1, 65_536),
                 apps: Arc::clone(&apps),
+                tenant: Arc::clone(&tenant),
                 fence: Arc::clone(&inner.fence),
                 guard: inner.guard.clone(),
                 grant_when_back: inner.options.grant_when_ledger_went_back,

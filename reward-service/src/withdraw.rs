@@ -8,6 +8,7 @@
 //! Only types that the ledger pays are withdrawn. What a downstream pays was paid when it was credited.
 
 use crate::claims::Claims;
+use crate::decide::name;
 use crate::handle::{CallError, RewardHandle};
 use crate::inbox::NotTaken;
 use crate::job::{End, Hold, Job};
@@ -16,16 +17,11 @@ use crate::payouts::STOPPED_RETRY_MS;
 use async_trait::async_trait;
 use tokio::sync::oneshot;
 use windfall_contract::accounts::{
-    Accounts, AccountsError, FlowLine, StoredOrder, Withdrawal, WithdrawalOutcome,
+    Accounts, AccountsError, FlowLine, OrderName, StoredOrder, Withdrawal, WithdrawalOutcome,
 };
 use windfall_contract::connector::{PayAnswer, PayOrder};
-use windfall_ledger::{Finish, HoldOutcome, LedgerError};
+use windfall_ledger::{Finish, HoldOutcome, LedgerError, OrderId, StoredWithdrawal, WithdrawalStatus};
 use windfall_proto::order::{check_amount, check_bonus_type, check_trade_no};
-
-/// The key under which a payer knows a withdrawal. The space keeps it apart from every order number, which has none.
-pub(crate) fn payout_key(id: &str) -> String {
-    format!("withdrawal {id}")
-}
 
 fn check(withdrawal: &Withdrawal) -> Result<(), AccountsError> {
     let invalid = |field: &'static str| move |why| AccountsError::Invalid(format!("{field} {why}"));
@@ -65,11 +61,14 @@ impl RewardHandle {
         }
     }
 
-    /// Whether a withdrawal of this id was ever held.
-    async fn is_known(&self, id: &str) -> Result<bool, AccountsError> {
-        let own = id.to_owned();
-        let found = self.read(move |reader| reader.withdrawal(&own)).await;
-        Ok(found.map_err(|error| self.read_failed(error))?.is_some())
+    /// The withdrawal of this user and id, as it is stored; `None` where none was ever held.
+    pub(crate) async fn stored_withdrawal(
+        &self,
+        asked: &Withdrawal,
+    ) -> Result<Option<StoredWithdrawal>, AccountsError> {
+        let own = asked.clone();
+        let found = self.read(move |reader| reader.withdrawal(name(&own))).await;
+        found.map_err(|error| self.read_failed(error))
     }
 
     /// Hands a job to a writer, and waits for its answer. There is none where nothing is stored, or that is not known.
@@ -83,16 +82,21 @@ impl RewardHandle {
         answer.await.map_err(|_| self.unavailable("the ledger did not store it, or nobody knows"))
     }
 
-    /// Asks the payer of a withdrawal that is held, and ends it as the payer says. The caller has claimed its key.
-    pub(crate) async fn pay_out(
-        &self,
-        payer: &str,
-        withdrawal: &Withdrawal,
-    ) -> Result<WithdrawalOutcome, AccountsError> {
+    /// Asks the payer of a withdrawal that is held, and ends it as the payer says. The caller has claimed it. Payer and key
+    /// are those that are stored: the payer may have paid under that key, and would pay again under another (I1).
+    pub(crate) async fn pay_out(&self, asked: &Withdrawal) -> Result<WithdrawalOutcome, AccountsError> {
+        let Some(stored) = self.stored_withdrawal(asked).await? else {
+            return Err(self.unavailable("the withdrawal has vanished from the ledger"));
+        };
+        match stored.status {
+            WithdrawalStatus::Held => {}
+            WithdrawalStatus::Paid => return Ok(WithdrawalOutcome::AlreadyPaid),
+            WithdrawalStatus::Refused => return Ok(WithdrawalOutcome::Refused(stored.reason)),
+        }
+        let StoredWithdrawal { payer, payer_key, withdrawal, .. } = &stored;
         if self.payouts_stopped() {
             return Ok(WithdrawalOutcome::Pending { after_ms: STOPPED_RETRY_MS });
         }
-        let key = payout_key(&withdrawal.id);
         let Some(downstream) = self.inner.downstreams.get(payer) else {
             // It may have paid. Asking or paying elsewhere could pay twice (I1).
             tracing::error!(
@@ -103,7 +107,7 @@ impl RewardHandle {
             return Ok(WithdrawalOutcome::Pending { after_ms: 1_000 });
         };
         let pay = PayOrder {
-            trade_no: &key,
+            trade_no: payer_key,
             user_id: withdrawal.user_id,
             activity: "",
             scene: "",
@@ -120,8 +124,8 @@ impl RewardHandle {
                 return Ok(WithdrawalOutcome::Pending { after_ms: downstream.timeout_retry_ms() });
             }
         };
-        let (id, why) = (withdrawal.id.clone(), refused.clone());
-        let finish = self.ask_writer(|reply| Job::End(End { id, refused: why, reply })).await?;
+        let (user_id, id, why) = (withdrawal.user_id, withdrawal.id.clone(), refused.clone());
+        let finish = self.ask_writer(|reply| Job::End(End { user_id, id, refused: why, reply })).await?;
         match (refused, finish) {
             (None, Finish::Done) => Ok(WithdrawalOutcome::Paid),
             (None, Finish::Before) => Ok(WithdrawalOutcome::AlreadyPaid),
@@ -144,10 +148,15 @@ impl Accounts for RewardHandle {
         self.read(move |reader| reader.flow(user_id, limit)).await.map_err(|error| self.read_failed(error))
     }
 
-    async fn orders(&self, trade_nos: &[String]) -> Result<Vec<Option<StoredOrder>>, AccountsError> {
-        let own = trade_nos.to_vec();
-        let read =
-            self.read(move |reader| reader.orders_of(&own.iter().map(String::as_str).collect::<Vec<_>>()));
+    async fn orders(&self, names: &[OrderName]) -> Result<Vec<Option<StoredOrder>>, AccountsError> {
+        let own = names.to_vec();
+        let read = self.read(move |reader| {
+            let id = |one| {
+                let OrderName { activity, trade_no }: &OrderName = one;
+                OrderId { activity, trade_no }
+            };
+            reader.orders_of(&own.iter().map(id).collect::<Vec<_>>())
+        });
         read.await.map_err(|error| self.read_failed(error))
     }
 
@@ -157,7 +166,9 @@ impl Accounts for RewardHandle {
         let payer = match self.payer_of_withdrawals(&withdrawal.bonus_type) {
             Ok(payer) => payer,
             // A withdrawal that is held goes on to its end with its own payer: then this payer is not used.
-            Err(why) if !self.is_known(&withdrawal.id).await? => return Err(AccountsError::Invalid(why)),
+            Err(why) if self.stored_withdrawal(withdrawal).await?.is_none() => {
+                return Err(AccountsError::Invalid(why));
+            }
             Err(_) => String::new(),
         };
         let mut claims = Claims::new(&self.inner.in_flight);
@@ -171,13 +182,12 @@ impl Accounts for RewardHandle {
             }
         }
         // Claimed before the ledger is asked how it stands: its payer is not asked about one that ends meanwhile.
-        if !claims.claim(&payout_key(&withdrawal.id)) {
+        if !claims.claim_withdrawal(name(withdrawal)) {
             return later();
         }
         match self.ask_writer(hold).await? {
             HoldOutcome::Decided(outcome) => Ok(outcome),
-            HoldOutcome::Held => self.pay_out(&payer, withdrawal).await,
-            HoldOutcome::HeldBefore { payer } => self.pay_out(&payer, withdrawal).await,
+            HoldOutcome::Held | HoldOutcome::HeldBefore { .. } => self.pay_out(withdrawal).await,
         }
     }
 }

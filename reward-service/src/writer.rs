@@ -31,6 +31,8 @@ pub(crate) struct Writer {
     pub inbox: Arc<Inbox<Job>>,
     pub batch_events_max: usize,
     pub apps: Arc<BTreeSet<String>>,
+    /// The tenant in the keys of withdrawals.
+    pub tenant: Arc<str>,
     pub fence: Arc<Fence>,
     pub guard: Option<Arc<Guard>>,
     /// Whether the ledger credits while it does not hold its mark.
@@ -152,7 +154,7 @@ impl Writer {
         }
         // What is left without an answer was not stored, and is asked for again.
         if !standing.payouts_stop {
-            round.withdraw_all(jobs, &mut answers)?;
+            round.withdraw_all(jobs, &self.tenant, &mut answers)?;
         }
         for (job, answer) in jobs.iter().zip(&mut answers) {
             match job {

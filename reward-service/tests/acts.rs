@@ -108,7 +108,7 @@ async fn a_payer_that_answers_after_an_order_was_settled_pays_nothing_twice() {
         let found = settled_while_asked(folder.path(), paid, answer).await;
         let reader = LedgerReader::open(support::ledger_path(folder.path())).unwrap();
         let settled: i64 = reader.settlements().unwrap().iter().map(|one| one.amount).sum();
-        (found, reader.order("x").unwrap().unwrap().status, settled)
+        (found, reader.order(support::id("x")).unwrap().unwrap().status, settled)
     };
     let ((reply, archive, differences), status, settled) = late(true, PayAnswer::Paid).await;
     assert_eq!((reply, archive, differences), (GrantReply::AlreadyCredited, vec![], 0), "it agrees");
@@ -167,7 +167,7 @@ async fn what_was_settled_as_returned_is_replayed_with_the_same_payer() {
     let rewards = start_with(folder.path(), slow(badge_options(), "fake"), vec![payer.clone()]);
     rewards.grant_batch("badge", &[badge("x")]).await;
     // One operator alone does not give up what a payer may have paid.
-    let alone = rewards.release("x", "ann").await;
+    let alone = rewards.release(None, "x", "ann").await;
     assert!(matches!(alone, Err(ReleaseError::WaitsForPayer { .. })), "{alone:?}");
     assert_eq!(both(&rewards, order("x", false)).await.0, ActOutcome::Done);
     let entry = rewards.archive_list(ArchiveFilter::default()).await.unwrap().remove(0);

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use support::{assert_clean, badge, badge_options, bytes, cash, event, ledger_path, start, start_with};
+use support::{assert_clean, badge, badge_options, bytes, cash, event, id, ledger_path, start, start_with};
 use windfall_connectors::fake::{FakeDownstream, FakeOptions};
 use windfall_contract::Clock;
 use windfall_contract::accounts::Status;
@@ -214,10 +214,10 @@ async fn what_never_came_is_listed_and_released_and_comes_late_to_the_archive() 
     let listed = rewards.reserved(1, "", 10).await.unwrap();
     assert_eq!((listed.len(), listed[0].awaits), (1, Awaits::Event));
     assert_eq!(listed[0].order.trade_no, "a");
-    assert!(matches!(rewards.release("a", " ").await, Err(ReleaseError::NoActor)));
-    assert!(matches!(rewards.release("none", "ann").await, Err(ReleaseError::NotReserved(_))));
-    rewards.release("a", "ann").await.unwrap();
-    assert!(matches!(rewards.release("a", "ann").await, Err(ReleaseError::NotReserved(_))));
+    assert!(matches!(rewards.release(None, "a", " ").await, Err(ReleaseError::NoActor)));
+    assert!(matches!(rewards.release(None, "none", "ann").await, Err(ReleaseError::NotReserved(_))));
+    rewards.release(None, "a", "ann").await.unwrap();
+    assert!(matches!(rewards.release(None, "a", "ann").await, Err(ReleaseError::NotReserved(_))));
     assert_eq!(states(&rewards).await, (0, 0));
     let archive = rewards.archive_list(ArchiveFilter::default()).await.unwrap();
     let entry = &archive[0];
@@ -234,7 +234,7 @@ async fn what_never_came_is_listed_and_released_and_comes_late_to_the_archive() 
     assert_eq!(rewards.replay(archive[0].id, "ann").await.unwrap().reply, GrantReply::Credited);
     assert_eq!(rewards.replay(archive[1].id, "ann").await.unwrap().reply, GrantReply::AlreadyCredited);
     rewards.close();
-    let order = LedgerReader::open(ledger_path(folder.path())).unwrap().order("a").unwrap().unwrap();
+    let order = LedgerReader::open(ledger_path(folder.path())).unwrap().order(id("a")).unwrap().unwrap();
     assert_eq!((order.status, order.amount, order.user_id), (Status::Credited, 6, 1));
     assert_clean(folder.path());
 }

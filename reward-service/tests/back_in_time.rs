@@ -148,7 +148,11 @@ async fn a_data_directory_that_was_restored_from_a_copy_pays_nothing_out_until_i
         assert!(is_to_come_again(&replies[0]), "{replies:?}");
     }
     assert_eq!(rewards.resume_held(0, "", 10).await.unwrap().paid, 0);
-    assert_eq!(ground.paid(), ["b/1", "withdrawal out/1"], "nothing was asked of the payer");
+    assert_eq!(
+        ground.paid(),
+        ["order spring-2027 b/1", "withdrawal  1 out/1"],
+        "nothing was asked of the payer"
+    );
     assert_eq!(ground.file().load().unwrap(), Some(lost), "the mark is kept");
 
     let wrong = accept(&rewards, 2, "ann", "reconciled").await;
@@ -163,7 +167,7 @@ async fn a_data_directory_that_was_restored_from_a_copy_pays_nothing_out_until_i
     // Asked again with the same keys, the payer pays nothing twice.
     assert_eq!(rewards.grant_batch("badge", &[badge("b/1")]).await, [GrantReply::Credited]);
     assert_eq!(rewards.withdraw(&out("out/1")).await, Ok(WithdrawalOutcome::Paid));
-    assert_eq!(ground.paid(), ["b/1", "withdrawal out/1"]);
+    assert_eq!(ground.paid(), ["order spring-2027 b/1", "withdrawal  1 out/1"]);
     rewards.close();
     assert!(LedgerReader::open(ledger_path(&ground.data())).unwrap().reconcile().unwrap().is_clean());
 }
@@ -340,14 +344,14 @@ async fn nothing_is_archived_or_released_in_a_ledger_that_went_back() {
             .unwrap()
             .is_empty()
     );
-    let refused = rewards.release("o/2", "ann").await;
+    let refused = rewards.release(None, "o/2", "ann").await;
     assert!(
         matches!(refused, Err(ReleaseError::Call(CallError::Ledger(LedgerError::Unavailable(_))))),
         "{refused:?}"
     );
     accept(&rewards, 1, "ann", "reconciled").await.unwrap();
     rewards.archive(&[failed]).await.unwrap();
-    assert!(matches!(rewards.release("o/2", "ann").await, Err(ReleaseError::NotReserved(_))));
+    assert!(matches!(rewards.release(None, "o/2", "ann").await, Err(ReleaseError::NotReserved(_))));
     rewards.close();
 }
 

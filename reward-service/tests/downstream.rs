@@ -199,7 +199,7 @@ async fn when_the_store_fails_after_a_payment_it_is_asked_again_and_paid_once() 
     rewards.close();
     // Reserved and paid, never posted: as if killed right then.
     let pay = PayOrder {
-        trade_no: "a",
+        trade_no: "order spring-2027 a",
         user_id: 7,
         activity: "spring-2027",
         scene: "rain",
@@ -268,7 +268,7 @@ async fn through_retries_lost_answers_and_restarts_each_order_is_paid_and_credit
 async fn the_book_survives_a_torn_line() {
     let folder = tempfile::tempdir().unwrap();
     let book = folder.path().join("book");
-    std::fs::write(&book, "a\t7\tbadge\t1\nb\t7\tba").unwrap();
+    std::fs::write(&book, "order spring-2027 a\t7\tbadge\t1\nb\t7\tba").unwrap();
     assert_eq!(FakeBook::read(&book).unwrap().len(), 1);
     let fake_options = FakeOptions { rate_per_s: 0, latency_ms: 0, ..FakeOptions::default() };
     let fake = Arc::new(FakeDownstream::open(&book, fake_options, Clock::system()).unwrap());
@@ -276,7 +276,7 @@ async fn the_book_survives_a_torn_line() {
     rewards.grant_batch("badge", &[badge("a"), badge("b")]).await;
     rewards.close();
     let names: Vec<_> = FakeBook::read(&book).unwrap().into_iter().map(|one| one.trade_no).collect();
-    assert_eq!(names, ["a", "b"]);
+    assert_eq!(names, ["order spring-2027 a", "order spring-2027 b"]);
     std::fs::write(&book, "nonsense\n").unwrap();
     assert!(FakeBook::read(&book).is_err());
 }

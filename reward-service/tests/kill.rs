@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
-use support::{assert_clean, bytes, event, ledger_path, start_with};
+use support::{assert_clean, bytes, event, id, ledger_path, start_with};
 use windfall_connectors::fake::{FakeBook, FakeDownstream, FakeOptions};
 use windfall_contract::Clock;
 use windfall_contract::accounts::Status;
@@ -100,7 +100,7 @@ async fn killed_at_any_moment_what_was_answered_is_there_once() {
             continue;
         };
         for batch in &answered {
-            let order = reader.order(&format!("order/{batch:05}/49")).unwrap().unwrap();
+            let order = reader.order(id(&format!("order/{batch:05}/49"))).unwrap().unwrap();
             assert_eq!(order.status, Status::Credited, "batch {batch} was answered");
         }
         drop(reader);

@@ -14,7 +14,7 @@ use windfall_contract::Clock;
 use windfall_contract::accounts::{Accounts, Withdrawal, WithdrawalOutcome};
 use windfall_contract::connector::{Connector, PayAnswer, PayOrder};
 use windfall_contract::rewards::Rewards;
-use windfall_ledger::{LedgerReader, WithdrawalStatus};
+use windfall_ledger::{LedgerReader, WithdrawalId, WithdrawalStatus};
 use windfall_reward_service::{ConnectorOptions, Payer, Resumed, RewardHandle, RewardOptions};
 
 /// Set for the child alone: its data directory.
@@ -34,6 +34,10 @@ fn service(folder: &Path) -> RewardHandle {
 fn withdrawal(nth: u32) -> Withdrawal {
     let (user_id, amount) = (1 + i64::from(nth) % USERS, 1 + i64::from(nth % 3));
     Withdrawal { id: format!("out/{nth:05}"), user_id, bonus_type: "cash".into(), amount }
+}
+
+fn name(withdrawal: &Withdrawal) -> WithdrawalId<'_> {
+    WithdrawalId { user_id: withdrawal.user_id, id: &withdrawal.id }
 }
 
 /// Credits what it takes, then takes it.
@@ -85,7 +89,7 @@ async fn killed_after_the_hold_and_never_asked_again_it_is_paid_once() {
     let deadline = Instant::now() + Duration::from_secs(30);
     let is_held = || {
         let reader = LedgerReader::open(ledger_path(folder.path())).ok()?;
-        reader.withdrawal(&withdrawal(1).id).ok()?
+        reader.withdrawal(name(&withdrawal(1))).ok()?
     };
     while is_held().is_none() {
         assert!(Instant::now() < deadline, "nothing was held");
@@ -104,8 +108,12 @@ async fn killed_after_the_hold_and_never_asked_again_it_is_paid_once() {
     rewards.close();
     assert_clean(folder.path());
     let book = FakeBook::read(folder.path().join("book")).unwrap();
-    assert_eq!((book.len(), book[0].trade_no.as_str()), (1, "withdrawal out/00001"));
-    let stored = LedgerReader::open(ledger_path(folder.path())).unwrap().withdrawal("out/00001").unwrap();
+    assert_eq!(
+        (book.len(), book[0].trade_no.as_str()),
+        (1, format!("withdrawal  {} out/00001", withdrawal(1).user_id).as_str())
+    );
+    let stored =
+        LedgerReader::open(ledger_path(folder.path())).unwrap().withdrawal(name(&withdrawal(1))).unwrap();
     assert_eq!(stored.unwrap().status, WithdrawalStatus::Paid);
 }
 
@@ -165,8 +173,8 @@ async fn killed_at_any_moment_each_withdrawal_is_paid_once() {
     assert_eq!((resumed.pending, resumed.failed, resumed.refused), (0, 0, 0), "{resumed:?}");
     let mut paid = 0;
     for nth in 0..WITHDRAWALS {
-        let id = withdrawal(nth).id;
-        let Some(stored) = rewards.read(move |reader| reader.withdrawal(&id)).await.unwrap() else {
+        let asked = withdrawal(nth);
+        let Some(stored) = rewards.read(move |reader| reader.withdrawal(name(&asked))).await.unwrap() else {
             continue;
         };
         assert_eq!(stored.status, WithdrawalStatus::Paid);
@@ -178,8 +186,8 @@ async fn killed_at_any_moment_each_withdrawal_is_paid_once() {
     assert_eq!(book.len(), paid, "each once, and nothing that the ledger does not know");
     let reader = LedgerReader::open(ledger_path(folder.path())).unwrap();
     for line in &book {
-        let id = line.trade_no.strip_prefix("withdrawal ").unwrap();
-        let stored = reader.withdrawal(id).unwrap().unwrap();
+        let id = line.trade_no.rsplit(' ').next().unwrap();
+        let stored = reader.withdrawal(WithdrawalId { user_id: line.user_id, id }).unwrap().unwrap();
         assert_eq!((stored.status, stored.withdrawal.amount), (WithdrawalStatus::Paid, line.amount));
     }
 }

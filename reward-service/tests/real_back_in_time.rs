@@ -31,7 +31,7 @@ fn servers() -> (Private, Private, String) {
 /// Whether the ledger of this server has an order.
 fn has(url: &str, trade_no: &str) -> bool {
     LedgerReader::connect(url, &PostgresOptions::default())
-        .is_ok_and(|reader| reader.orders_of(&[trade_no]).is_ok_and(|found| found[0].is_some()))
+        .is_ok_and(|reader| reader.orders_of_number(trade_no).is_ok_and(|found| !found.is_empty()))
 }
 
 async fn credited(rewards: &RewardHandle, trade_no: &str) {
@@ -131,7 +131,7 @@ async fn a_stale_standby_pays_no_withdrawal_and_after_its_acceptance_none_twice(
     paid(&rewards, "out/2").await;
     let payments = FakeBook::read(&book).unwrap();
     let keys: Vec<&str> = payments.iter().map(|one| one.trade_no.as_str()).collect();
-    assert_eq!(keys, ["withdrawal out/1", "withdrawal out/2"], "each is paid once");
+    assert_eq!(keys, ["withdrawal  1 out/1", "withdrawal  1 out/2"], "each is paid once");
     assert_eq!(rewards.balances(1).await.unwrap(), [("cash".to_owned(), 10)]);
     assert_eq!(rewards.grant_batch("cash", &[cash("o/1", 1, 10)]).await, [GrantReply::AlreadyCredited]);
     let found = rewards.call(|ledger| ledger.reconcile()).await.unwrap();

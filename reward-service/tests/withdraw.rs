@@ -15,10 +15,14 @@ use support::{assert_clean, cash, ledger_path, start, start_with};
 use tokio::sync::Semaphore;
 use windfall_connectors::fake::{FakeBook, FakeDownstream, FakeOptions};
 use windfall_contract::Clock;
-use windfall_contract::accounts::{Accounts, AccountsError, FlowKind, Withdrawal, WithdrawalOutcome};
+use windfall_contract::accounts::{
+    Accounts, AccountsError, FlowKind, OrderName, Withdrawal, WithdrawalOutcome,
+};
 use windfall_contract::connector::{Connector, PayAnswer, PayOrder};
 use windfall_contract::rewards::Rewards;
-use windfall_ledger::{HoldOutcome, Ledger, LedgerOptions, LedgerReader, Unbudgeted, WithdrawalStatus};
+use windfall_ledger::{
+    HoldOutcome, Ledger, LedgerOptions, LedgerReader, Unbudgeted, WithdrawalId, WithdrawalStatus,
+};
 use windfall_reward_service::{
     ConnectorOptions, Payer, ResumeOptions, Resumed, Resumer, RewardHandle, RewardOptions,
 };
@@ -78,6 +82,10 @@ fn out(id: &str, user_id: i64, amount: i64) -> Withdrawal {
     Withdrawal { id: id.into(), user_id, bonus_type: "cash".into(), amount }
 }
 
+fn named(trade_no: &str) -> OrderName {
+    OrderName { activity: "spring-2027".into(), trade_no: trade_no.into() }
+}
+
 async fn credit(rewards: &RewardHandle, trade_no: &str, user_id: i64, amount: i64) {
     assert!(rewards.grant_batch("cash", &[cash(trade_no, user_id, amount)]).await[0].is_credited());
 }
@@ -94,8 +102,7 @@ async fn the_ledger_pays_once_an_id_and_never_more_than_there_is() {
     assert_eq!(rewards.withdraw(&out("w", 1, 11)).await.unwrap(), WithdrawalOutcome::Short { balance: 10 });
     assert_eq!(rewards.withdraw(&out("w", 1, 4)).await.unwrap(), WithdrawalOutcome::Paid);
     assert_eq!(rewards.withdraw(&out("w", 1, 4)).await.unwrap(), WithdrawalOutcome::AlreadyPaid);
-    for other in [out("w", 1, 5), out("w", 2, 4), Withdrawal { bonus_type: "coin".into(), ..out("w", 1, 4) }]
-    {
+    for other in [out("w", 1, 5), Withdrawal { bonus_type: "coin".into(), ..out("w", 1, 4) }] {
         assert_eq!(rewards.withdraw(&other).await.unwrap(), WithdrawalOutcome::Conflict);
     }
     let bad = [
@@ -114,7 +121,7 @@ async fn the_ledger_pays_once_an_id_and_never_more_than_there_is() {
     let flow = rewards.flow(1, 10).await.unwrap();
     let lines: Vec<_> = flow.iter().map(|line| (line.kind, line.trade_no.as_str(), line.amount)).collect();
     assert_eq!(lines, [(FlowKind::Withdrawal, "w", 4), (FlowKind::Credit, "a", 10)]);
-    let orders = rewards.orders(&["none".into(), "a".into()]).await.unwrap();
+    let orders = rewards.orders(&[named("none"), named("a")]).await.unwrap();
     assert!(orders[0].is_none() && orders[1].as_ref().unwrap().amount == 10);
     rewards.close();
     assert!(matches!(rewards.withdraw(&out("w", 1, 4)).await, Err(AccountsError::Unavailable { .. })));
@@ -144,7 +151,7 @@ async fn each_answer_of_a_payer_leads_where_it_should() {
     assert_eq!(ask().await, WithdrawalOutcome::Paid);
     assert_eq!(ask().await, WithdrawalOutcome::AlreadyPaid);
     assert_eq!(bank.calls(), 4, "what is paid is not asked for again");
-    assert!(bank.asked.lock().iter().all(|key| key == "withdrawal w"), "no order has such a number");
+    assert!(bank.asked.lock().iter().all(|key| key == "withdrawal  1 w"), "no order has such a number");
     credit(&rewards, "b", 1, 10).await;
     let refused = WithdrawalOutcome::Refused("closed account".into());
     assert_eq!(rewards.withdraw(&out("v", 1, 7)).await.unwrap(), refused);
@@ -203,7 +210,7 @@ async fn wherever_it_died_the_next_call_pays_once() {
         }
         if matches!(died_after, "payment" | "end") {
             let pay = PayOrder {
-                trade_no: "withdrawal w",
+                trade_no: "withdrawal  1 w",
                 user_id: 1,
                 activity: "",
                 scene: "",
@@ -213,7 +220,7 @@ async fn wherever_it_died_the_next_call_pays_once() {
             assert_eq!(bank.pay(pay).await, PayAnswer::Paid);
         }
         if died_after == "end" {
-            ledger.transact(|tx| tx.pay_out(&["w"], 1)).unwrap();
+            ledger.transact(|tx| tx.pay_out(&[WithdrawalId { user_id: 1, id: "w" }], 1)).unwrap();
         }
         drop((ledger, bank));
         let bank = Arc::new(FakeDownstream::open(&book, options, Clock::system()).unwrap());
@@ -268,7 +275,10 @@ async fn a_call_that_is_given_up_or_doubled_while_the_payer_thinks_pays_once() {
     assert_eq!(rewards.withdraw(&order).await, Ok(WithdrawalOutcome::AlreadyPaid));
     rewards.close();
     let reader = LedgerReader::open(ledger_path(folder.path())).unwrap();
-    assert_eq!(reader.withdrawal("w").unwrap().unwrap().status, WithdrawalStatus::Paid);
+    assert_eq!(
+        reader.withdrawal(WithdrawalId { user_id: 1, id: "w" }).unwrap().unwrap().status,
+        WithdrawalStatus::Paid
+    );
     assert_clean(folder.path());
 }
 
@@ -325,7 +335,8 @@ async fn what_a_downstream_has_paid_is_not_withdrawn() {
     let refused = AccountsError::Invalid("cash is paid by its downstream, not withdrawn".into());
     assert_eq!(rewards.withdraw(&out("w", 1, 4)).await, Err(refused.clone()));
     assert_eq!((balance(&rewards, 1).await, bank.calls()), (0, 1));
-    let stored = rewards.read(|reader| reader.withdrawal("w")).await.unwrap();
+    let stored =
+        rewards.read(|reader| reader.withdrawal(WithdrawalId { user_id: 1, id: "w" })).await.unwrap();
     assert_eq!(stored, None, "nothing is held");
     rewards.close();
     // Nor by another connector, nor where it is nobody's.
@@ -442,7 +453,7 @@ async fn what_nobody_asks_about_again_is_asked_about_until_it_ends() {
         assert!(matches!(rewards.withdraw(&out(id, 1, 3)).await, Ok(WithdrawalOutcome::Pending { .. })));
     }
     assert_eq!(rewards.held(60_000, "", 9).await.unwrap(), [], "their callers may still ask");
-    let held = rewards.held(0, "u", 9).await.unwrap();
+    let held = rewards.held(0, "u 1", 9).await.unwrap();
     let held: Vec<_> = held
         .iter()
         .map(|one| (one.withdrawal.id.as_str(), one.payer.as_str(), one.withdrawal.amount))
@@ -451,7 +462,7 @@ async fn what_nobody_asks_about_again_is_asked_about_until_it_ends() {
     let options = ResumeOptions { older_than_ms: 0, limit: 2, period_ms: 100 };
     let mut resumer = Resumer::new(rewards.clone(), options);
     let first = resumer.pass().await.unwrap();
-    let expected = Resumed { pending: 1, refused: 1, next_after: Some("v".into()), ..Resumed::default() };
+    let expected = Resumed { pending: 1, refused: 1, next_after: Some("v 1".into()), ..Resumed::default() };
     assert_eq!(first, expected);
     assert_eq!(resumer.pass().await.unwrap(), Resumed { paid: 1, ..Resumed::default() }, "w is not held up");
     assert_eq!(bank.calls(), 6);

@@ -384,7 +384,7 @@ impl Shared {
             // A token outlives the wait of its reward.
             let arrives_ms = now_ms.saturating_add(early_ms);
             let expires_at_ms = self.options.token_expires_at_ms(event.activity, arrives_ms);
-            tokens.push(shard, event.user_id, event.trade_no, &token, expires_at_ms);
+            tokens.push(shard, &event, &token, expires_at_ms);
         }
         Ok(SendBonusReply { token })
     }

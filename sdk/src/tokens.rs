@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use windfall_contract::tokens::{TokenPut, TokenStore};
+use windfall_contract::tokens::{TokenPut, TokenStore, push_name};
+use windfall_proto::event::EventRef;
 use windfall_queue_virtual::ThreadHealth;
 
 /// The pause between two looks at the buffer: short enough for a wallet opened at once, long enough to gather a batch.
@@ -39,14 +40,14 @@ pub(crate) struct TokenBuffer {
 #[derive(Default)]
 struct Waiting {
     tokens: Vec<Lengths>,
-    /// The order number and the token text of each token, one after the other.
+    /// The name and the text of each token, one after the other.
     texts: String,
 }
 
 struct Lengths {
     user_id: i64,
     expires_at_ms: u64,
-    trade_no_bytes: usize,
+    name_bytes: usize,
     token_bytes: usize,
 }
 
@@ -68,13 +69,15 @@ impl TokenBuffer {
 
     /// Puts a token in, or drops it when there is no room.
     #[inline]
-    pub(crate) fn push(&self, shard: usize, user_id: i64, trade_no: &str, token: &str, expires_at_ms: u64) {
+    pub(crate) fn push(&self, shard: usize, event: &EventRef<'_>, token: &str, expires_at_ms: u64) {
         let mut waiting = self.shards[shard % self.shards.len()].lock();
         if waiting.tokens.len() < self.shard_max {
-            waiting.texts.push_str(trade_no);
+            let before = waiting.texts.len();
+            push_name(event.activity, event.trade_no, &mut waiting.texts);
+            let name_bytes = waiting.texts.len() - before;
             waiting.texts.push_str(token);
-            let (trade_no_bytes, token_bytes) = (trade_no.len(), token.len());
-            waiting.tokens.push(Lengths { user_id, expires_at_ms, trade_no_bytes, token_bytes });
+            let (user_id, token_bytes) = (event.user_id, token.len());
+            waiting.tokens.push(Lengths { user_id, expires_at_ms, name_bytes, token_bytes });
         } else {
             drop(waiting);
             self.dropped.fetch_add(1, Relaxed);
@@ -145,12 +148,12 @@ async fn write(buffer: &TokenBuffer, store: &dyn TokenStore, batch_max: usize, t
             for tokens in waiting.tokens.chunks(batch_max) {
                 wrote = true;
                 batch.extend(tokens.iter().map(|lengths| {
-                    let (trade_no, rest) = texts.split_at(lengths.trade_no_bytes);
+                    let (name, rest) = texts.split_at(lengths.name_bytes);
                     let (token, rest) = rest.split_at(lengths.token_bytes);
                     texts = rest;
                     TokenPut {
                         user_id: lengths.user_id,
-                        trade_no: trade_no.into(),
+                        name: name.into(),
                         token: token.into(),
                         expires_at_ms: lengths.expires_at_ms,
                     }

@@ -50,7 +50,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
                     .iter()
                     .map(|one| TokenPut {
                         user_id: user(*one),
-                        trade_no: name(*one),
+                        name: name(*one),
                         token: token.as_str().into(),
                         expires_at_ms: NEVER,
                     })
@@ -66,7 +66,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             }
             let Some(numbers) = removes.next() else { break };
             let keys: Vec<_> =
-                numbers.iter().map(|one| TokenKey { user_id: user(*one), trade_no: name(*one) }).collect();
+                numbers.iter().map(|one| TokenKey { user_id: user(*one), name: name(*one) }).collect();
             store.remove(&keys).await?;
         }
         print(&format!("put and {what}"), count, started, before);

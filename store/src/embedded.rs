@@ -1,7 +1,7 @@
 //! A token store on files inside the process, on fjall.
 //!
-//! A token lies under `user_id ‖ order number`, the user id as eight big-endian bytes with its sign bit turned, so
-//! that a user's tokens are neighbours in the order of their order numbers. Canonical base64url is kept as the bytes
+//! A token lies under `user_id ‖ name`, the user id as eight big-endian bytes with its sign bit turned, so
+//! that a user's tokens are neighbours in the order of their names. Canonical base64url is kept as the bytes
 //! it stands for, a quarter less to write; any other text as it is. Calls return when the system has the
 //! bytes: they survive `kill -9`, not the death of the machine, which a weak dependency can afford. A directory
 //! belongs to one process.
@@ -42,8 +42,8 @@ const ENTRY_BYTES: usize = 150;
 const ROTATE_RETRY: Duration = Duration::from_millis(1);
 /// A store with more tokens than this is not read at the start; reading so many takes about a tenth of a second.
 const READ_AT_START_MAX: usize = 100_000;
-/// The bytes of an order number in a key at most; longer ones are refused where they are made.
-const MAX_TRADE_NO_BYTES: usize = 60_000;
+/// The bytes of a name in a key at most; longer ones are refused where they are made.
+const MAX_NAME_BYTES: usize = 60_000;
 
 /// How an embedded store uses memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -178,7 +178,7 @@ impl TokenStore for EmbeddedStore {
     async fn put(&self, batch: &[TokenPut]) -> Result<(), Unavailable> {
         let entries = batch
             .iter()
-            .map(|put| Ok((key(put.user_id, &put.trade_no)?, packed(&put.token))))
+            .map(|put| Ok((key(put.user_id, &put.name)?, packed(&put.token))))
             .collect::<Result<Vec<_>, Unavailable>>()?;
         // Before the write: whoever removes a token afterwards must find that it may be there.
         entries.iter().for_each(|(key, _)| self.files.presence.add(key));
@@ -243,8 +243,8 @@ impl TokenStore for EmbeddedStore {
             let mut page = Vec::new();
             for guard in files.tokens.range((first, Bound::Unbounded)).take(limit) {
                 let (key, value) = guard.into_inner().map_err(|error| error.to_string())?;
-                let Some(trade_no) = key.strip_prefix(user.as_slice()) else { break };
-                page.push(StoredToken { trade_no: text(trade_no)?, token: unpacked(&value)? });
+                let Some(name) = key.strip_prefix(user.as_slice()) else { break };
+                page.push(StoredToken { name: text(name)?, token: unpacked(&value)? });
             }
             Ok(page)
         })
@@ -278,16 +278,16 @@ impl Files {
 }
 
 fn keys(keys: &[TokenKey]) -> Result<Vec<Vec<u8>>, Unavailable> {
-    keys.iter().map(|one| key(one.user_id, &one.trade_no)).collect()
+    keys.iter().map(|one| key(one.user_id, &one.name)).collect()
 }
 
-fn key(user_id: i64, trade_no: &str) -> Result<Vec<u8>, Unavailable> {
-    if trade_no.len() > MAX_TRADE_NO_BYTES {
-        return Err(Unavailable(format!("an order number of {} bytes", trade_no.len())));
+fn key(user_id: i64, name: &str) -> Result<Vec<u8>, Unavailable> {
+    if name.len() > MAX_NAME_BYTES {
+        return Err(Unavailable(format!("a name of {} bytes", name.len())));
     }
-    let mut key = Vec::with_capacity(USER_BYTES + trade_no.len());
+    let mut key = Vec::with_capacity(USER_BYTES + name.len());
     key.extend_from_slice(&user(user_id));
-    key.extend_from_slice(trade_no.as_bytes());
+    key.extend_from_slice(name.as_bytes());
     Ok(key)
 }
 

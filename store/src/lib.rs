@@ -20,12 +20,12 @@
 //! # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
 //! # runtime.block_on(async {
 //! let store = EmbeddedStore::open(dir.path(), &EmbeddedStoreOptions::default())?;
-//! let put = TokenPut { user_id: 7, trade_no: "rain-7-1".into(), token: "AQAB".into(), expires_at_ms: NEVER };
+//! let put = TokenPut { user_id: 7, name: "rain-7-1".into(), token: "AQAB".into(), expires_at_ms: NEVER };
 //! store.put(&[put]).await?;
 //! assert_eq!(store.list(7, None, 10).await?.len(), 1);
 //!
 //! // Credited: the token goes.
-//! let key = TokenKey { user_id: 7, trade_no: "rain-7-1".into() };
+//! let key = TokenKey { user_id: 7, name: "rain-7-1".into() };
 //! store.remove(&[key.clone()]).await?;
 //! assert_eq!(store.get(&[key]).await?, vec![None]);
 //! # Ok::<(), Box<dyn std::error::Error>>(())

@@ -34,8 +34,8 @@ impl Fixture for Embedded {
 }
 
 fn token() -> (TokenPut, TokenKey) {
-    let put = TokenPut { user_id: 7, trade_no: "a".into(), token: "t".into(), expires_at_ms: NEVER };
-    (put, TokenKey { user_id: 7, trade_no: "a".into() })
+    let put = TokenPut { user_id: 7, name: "a".into(), token: "t".into(), expires_at_ms: NEVER };
+    (put, TokenKey { user_id: 7, name: "a".into() })
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -73,7 +73,7 @@ async fn a_store_that_is_down_says_unavailable_and_forgets_nothing() {
 async fn what_an_earlier_process_has_written_can_be_removed() {
     let embedded = Embedded::new(false);
     let (put, key) = token();
-    let never = TokenKey { user_id: 8, trade_no: "a".into() };
+    let never = TokenKey { user_id: 8, name: "a".into() };
     let store = embedded.open().await.unwrap();
     store.remove(&[key.clone(), never.clone()]).await.unwrap();
     store.put(&[put]).await.unwrap();
@@ -91,7 +91,7 @@ async fn too_many_calls_at_a_time_are_unavailable_not_queued() {
     let store = EmbeddedStore::open(dir.path(), &options).unwrap();
     let many = (0..50_000).map(|one| TokenPut {
         user_id: one,
-        trade_no: "a".into(),
+        name: "a".into(),
         token: "t".into(),
         expires_at_ms: NEVER,
     });

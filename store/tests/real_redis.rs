@@ -44,12 +44,12 @@ fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis().try_into().unwrap()
 }
 
-fn put(user_id: i64, trade_no: &str) -> TokenPut {
-    TokenPut { user_id, trade_no: trade_no.into(), token: "AQAB".into(), expires_at_ms: NEVER }
+fn put(user_id: i64, name: &str) -> TokenPut {
+    TokenPut { user_id, name: name.into(), token: "AQAB".into(), expires_at_ms: NEVER }
 }
 
-fn key(user_id: i64, trade_no: &str) -> TokenKey {
-    TokenKey { user_id, trade_no: trade_no.into() }
+fn key(user_id: i64, name: &str) -> TokenKey {
+    TokenKey { user_id, name: name.into() }
 }
 
 fn single() -> Private {
@@ -140,7 +140,7 @@ async fn slots_move_under_load(store: &Arc<RedisStore>, urls: &[String], prefix:
     let rounds = load.await.unwrap().unwrap();
     assert!(rounds > 1 && moved > 30, "{rounds} rounds, {moved} moved");
     // A store that begins now learns the new map.
-    assert!(store.list(7, None, 10).await.unwrap().iter().any(|token| &*token.trade_no == "moved"));
+    assert!(store.list(7, None, 10).await.unwrap().iter().any(|token| &*token.name == "moved"));
 }
 
 /// Every put that was answered Ok is there after a kill: the append-only file is written before the answer.
@@ -306,7 +306,7 @@ async fn hashes_go_when_their_last_token_expires_or_is_removed() {
     let server = single();
     let options = patient(RedisOptions::at(server.url()));
     let store = RedisStore::open(options).await.unwrap();
-    let soon = |user_id, trade_no, expires_at_ms| TokenPut { expires_at_ms, ..put(user_id, trade_no) };
+    let soon = |user_id, name, expires_at_ms| TokenPut { expires_at_ms, ..put(user_id, name) };
     let end_ms = now_ms() + 1_500;
     store.put(&[soon(1, "a", end_ms), soon(2, "a", end_ms + 2_000), put(3, "a")]).await.unwrap();
     // The later one holds, whichever comes last.
@@ -399,20 +399,20 @@ async fn first_tokens_come_as_a_whole_and_further_ones_are_added() {
     batch[1] = again;
     assert_eq!(asked::<String>(url, &["OBJECT", "ENCODING", &name]).await, "listpack", "as a whole");
     assert_eq!(asked::<u64>(url, &["PEXPIRETIME", &name]).await, end_ms);
-    let keys: Vec<TokenKey> = batch[..lengths.len()].iter().map(|put| key(1, &put.trade_no)).collect();
+    let keys: Vec<TokenKey> = batch[..lengths.len()].iter().map(|put| key(1, &put.name)).collect();
     let expected: Vec<_> = batch[..lengths.len()].iter().map(|put| Some(put.token.clone())).collect();
     assert_eq!(one.get(&keys).await.unwrap(), expected);
     // The other one has not seen the user; the first one has.
-    for (store, trade_no, change_ms, expected_ms) in
+    for (store, name, change_ms, expected_ms) in
         [(&other, "b", 500, 500), (&one, "c", 1_000, 1_000), (&one, "d", 7, 1_000), (&other, "e", 8, 1_000)]
     {
-        store.put(&[TokenPut { expires_at_ms: end_ms + change_ms, ..put(1, trade_no) }]).await.unwrap();
+        store.put(&[TokenPut { expires_at_ms: end_ms + change_ms, ..put(1, name) }]).await.unwrap();
         assert_eq!(asked::<u64>(url, &["PEXPIRETIME", &name]).await, end_ms + expected_ms);
     }
     assert_eq!(one.list(1, None, 100).await.unwrap().len(), lengths.len() + 4);
     // Freed by the other: the first one believes that it is there, and the end is set all the same.
     let all = other.list(1, None, 100).await.unwrap();
-    let all: Vec<TokenKey> = all.iter().map(|token| key(1, &token.trade_no)).collect();
+    let all: Vec<TokenKey> = all.iter().map(|token| key(1, &token.name)).collect();
     other.remove(&all).await.unwrap();
     assert_eq!(asked::<u64>(url, &["EXISTS", &name]).await, 0);
     one.put(&[TokenPut { expires_at_ms: end_ms, ..put(1, "f") }]).await.unwrap();
@@ -478,9 +478,9 @@ async fn ends_are_right_whoever_gives_and_takes_at_once() {
         let end_ms: i64 = asked(url, &["PEXPIRETIME", &name]).await;
         assert_eq!(end_ms == -2, here.is_empty(), "{end_ms}");
         for token in here {
-            let (process, round) = token.trade_no.split_once('-').unwrap();
+            let (process, round) = token.name.split_once('-').unwrap();
             let own_ms = end_of(process.parse().unwrap(), round.parse().unwrap());
-            assert!(end_ms >= own_ms.cast_signed(), "{} ends at {end_ms}, not {own_ms}", token.trade_no);
+            assert!(end_ms >= own_ms.cast_signed(), "{} ends at {end_ms}, not {own_ms}", token.name);
         }
     }
     assert!(tokens >= 6, "{tokens}");

@@ -121,7 +121,7 @@ async fn a_client_certificate_is_shown_where_the_server_demands_one() {
         RedisOptions { tls: Some(tls), ..without.clone() }
     };
     let store = RedisStore::open(with(&tls.client)).await.unwrap();
-    let put = TokenPut { user_id: 7, trade_no: "a".into(), token: "AQAB".into(), expires_at_ms: NEVER };
+    let put = TokenPut { user_id: 7, name: "a".into(), token: "AQAB".into(), expires_at_ms: NEVER };
     store.put(&[put]).await.unwrap();
     let said = refused(without.clone()).await.to_string();
     assert!(said.contains("client certificate") && said.contains("tls.cert_file"), "{said}");
@@ -141,7 +141,7 @@ async fn a_frozen_server_costs_one_time_out() {
         RedisOptions { call_timeout_ms: 1_000, ..patient(RedisOptions::at(server.url()), &authority) };
     let store = RedisStore::open(options.clone()).await.unwrap();
     server.freeze().unwrap();
-    let put = TokenPut { user_id: 7, trade_no: "a".into(), token: "AQAB".into(), expires_at_ms: NEVER };
+    let put = TokenPut { user_id: 7, name: "a".into(), token: "AQAB".into(), expires_at_ms: NEVER };
     assert!(store.put(std::slice::from_ref(&put)).await.is_err());
     // And one that is opened now ends by the time that making a connection may take.
     let error = refused(RedisOptions { connect_timeout_ms: 1_000, ..options }).await;

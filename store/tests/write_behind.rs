@@ -7,18 +7,22 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 use tokio::sync::Semaphore;
 use windfall_conformance::tokens::{self as conformance, Fixture};
-use windfall_contract::tokens::{NEVER, StoredToken, TokenKey, TokenPut, TokenStore, Unavailable};
+use windfall_contract::tokens::{self, NEVER, StoredToken, TokenKey, TokenPut, TokenStore, Unavailable};
 use windfall_store::embedded::{EmbeddedStore, EmbeddedStoreOptions};
 use windfall_store::write_behind::{WriteBehind, WriteBehindOptions};
 
 const LONG_MS: u64 = 3_600_000;
 
-fn put(user_id: i64, trade_no: &str) -> TokenPut {
-    TokenPut { user_id, trade_no: trade_no.into(), token: "AQAB".into(), expires_at_ms: NEVER }
+fn put(user_id: i64, name: &str) -> TokenPut {
+    TokenPut { user_id, name: tokens::name("spring", name), token: "AQAB".into(), expires_at_ms: NEVER }
 }
 
-fn key(user_id: i64, trade_no: &str) -> TokenKey {
-    TokenKey { user_id, trade_no: trade_no.into() }
+fn credited(table: &WriteBehind, credited: &[(i64, &str)]) {
+    table.credited(credited.iter().map(|(user_id, trade_no)| (*user_id, "spring", *trade_no)));
+}
+
+fn key(user_id: i64, name: &str) -> TokenKey {
+    TokenKey { user_id, name: tokens::name("spring", name) }
 }
 
 fn delay(delay_ms: u64) -> WriteBehindOptions {
@@ -50,8 +54,8 @@ impl Slow {
         })
     }
 
-    async fn has(&self, user_id: i64, trade_no: &str) -> bool {
-        self.files.get(&[key(user_id, trade_no)]).await.unwrap()[0].is_some()
+    async fn has(&self, user_id: i64, name: &str) -> bool {
+        self.files.get(&[key(user_id, name)]).await.unwrap()[0].is_some()
     }
 }
 
@@ -137,7 +141,7 @@ async fn a_credit_cancels_a_token_that_is_not_written_yet() {
     let store = Slow::new(0);
     let table = WriteBehind::start(Arc::clone(&store) as _, &delay(LONG_MS));
     table.put(&[put(1, "a"), put(1, "b")]).await.unwrap();
-    table.credited(&[(1, "a")]);
+    credited(&table, &[(1, "a")]);
     assert_eq!(table.get(&[key(1, "a"), key(1, "b")]).await.unwrap(), [None, Some("AQAB".into())]);
     until("the removal", async || table.counts().removed == 1).await;
     store.writes.add_permits(10);
@@ -151,7 +155,7 @@ async fn a_credit_cancels_a_token_that_is_not_written_yet() {
 async fn a_token_that_comes_after_its_credit_is_never_written() {
     let store = Slow::new(100);
     let table = WriteBehind::start(Arc::clone(&store) as _, &delay(0));
-    table.credited(&[(1, "a")]);
+    credited(&table, &[(1, "a")]);
     until("the removal", async || table.counts().removed == 1).await;
     table.put(&[put(1, "a"), put(1, "b")]).await.unwrap();
     until("the other token", async || store.has(1, "b").await).await;
@@ -167,7 +171,7 @@ async fn a_token_that_was_cancelled_and_is_put_again_is_never_written() {
     let store = Slow::new(0);
     let table = WriteBehind::start(Arc::clone(&store) as _, &delay(LONG_MS));
     table.put(&[put(1, "a")]).await.unwrap();
-    table.credited(&[(1, "a")]);
+    credited(&table, &[(1, "a")]);
     table.put(&[put(1, "a"), put(1, "b")]).await.unwrap();
     store.writes.add_permits(10);
     table.close().await;
@@ -180,7 +184,7 @@ async fn a_removal_is_not_overtaken_by_the_write_of_its_token() {
     let table = WriteBehind::start(Arc::clone(&store) as _, &delay(0));
     table.put(&[put(1, "a"), put(1, "b")]).await.unwrap();
     until("the write to begin", async || store.begun.load(SeqCst) == 1).await;
-    table.credited(&[(1, "a")]);
+    credited(&table, &[(1, "a")]);
     let removing = tokio::spawn({
         let table = Arc::clone(&table);
         async move { table.remove(&[key(1, "b")]).await }
@@ -201,7 +205,7 @@ async fn a_repeated_write_leaves_out_what_was_credited_meanwhile() {
     let table = WriteBehind::start(Arc::clone(&store) as _, &delay(0));
     table.put(&[put(1, "a"), put(1, "b")]).await.unwrap();
     until("the write to begin", async || store.begun.load(SeqCst) == 1).await;
-    table.credited(&[(1, "a")]);
+    credited(&table, &[(1, "a")]);
     store.loses_answers.store(true, SeqCst);
     store.writes.add_permits(1);
     until("the failure", async || table.counts().failures == 1).await;
@@ -221,7 +225,7 @@ async fn a_credit_takes_an_earlier_token_of_the_same_order_too() {
     let table = WriteBehind::start(Arc::clone(&store) as _, &delay(LONG_MS));
     table.put(&[TokenPut { token: "AQAC".into(), ..put(1, "a") }]).await.unwrap();
     assert_eq!(&*table.list(1, None, 10).await.unwrap()[0].token, "AQAC", "the last put wins");
-    table.credited(&[(1, "a")]);
+    credited(&table, &[(1, "a")]);
     table.close().await;
     assert!(!store.has(1, "a").await);
     assert_eq!(table.get(&[key(1, "a")]).await.unwrap(), [None]);
@@ -243,8 +247,8 @@ async fn a_full_table_takes_no_more_until_there_is_room() {
     let waiting = table.counts().waiting;
     assert!(waiting < 200 && !putting.is_finished(), "{waiting}");
     // Some are credited; as many come in, and no more.
-    let credited: Vec<_> = (20..40).map(|user_id| (user_id, "a")).collect();
-    table.credited(&credited);
+    let gone: Vec<_> = (20..40).map(|user_id| (user_id, "a")).collect();
+    credited(&table, &gone);
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert!(table.counts().waiting <= waiting && !putting.is_finished());
     store.writes.add_permits(1_000);
@@ -280,9 +284,8 @@ async fn tokens_that_memory_has_no_room_for_wait_on_disk() {
         assert_eq!(table.get(&[key(user_id, "a")]).await.unwrap(), [Some(long_token(user_id))]);
         assert_eq!(table.list(user_id, None, 10).await.unwrap()[0].token, long_token(user_id));
     }
-    let credited: Vec<_> =
-        (0..USERS).filter(|user_id| user_id % 3 == 0).map(|user_id| (user_id, "a")).collect();
-    table.credited(&credited);
+    let gone: Vec<_> = (0..USERS).filter(|user_id| user_id % 3 == 0).map(|user_id| (user_id, "a")).collect();
+    credited(&table, &gone);
     store.writes.add_permits(1_000);
     table.close().await;
     let counts = table.counts();
@@ -312,6 +315,25 @@ async fn tokens_that_cannot_go_to_disk_stay_in_memory() {
     assert!(store.has(0, "a").await && store.has(2_999, "a").await);
 }
 
+/// What a process of an older version has kept goes with its credit; a token of another activity stays.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_credit_takes_the_token_of_its_activity_and_that_of_an_older_process() {
+    let store = Slow::new(1_000);
+    let older = TokenKey { user_id: 1, name: "a".into() };
+    let other = TokenKey { user_id: 1, name: tokens::name("autumn", "a") };
+    for key in [&older, &other] {
+        let put = TokenPut { name: key.name.clone(), ..put(1, "") };
+        store.files.put(&[put]).await.unwrap();
+    }
+    let table = WriteBehind::start(Arc::clone(&store) as _, &delay(0));
+    table.put(&[put(1, "a")]).await.unwrap();
+    credited(&table, &[(1, "a")]);
+    until("the removal", async || table.counts().removed == 1).await;
+    table.close().await;
+    let left = store.files.get(&[key(1, "a"), older, other]).await.unwrap();
+    assert_eq!(left, [None, None, Some("AQAB".into())]);
+}
+
 /// I9: removals that a store does not take are given up beyond their bound, and counted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn removals_are_bounded() {
@@ -320,8 +342,8 @@ async fn removals_are_bounded() {
     let table = WriteBehind::start(Arc::clone(&store) as _, &options);
     table.put(&[put(1, "a")]).await.unwrap();
     until("the write to begin", async || store.begun.load(SeqCst) == 1).await;
-    let credited: Vec<_> = (0..1_000).map(|user_id| (user_id, "b")).collect();
-    table.credited(&credited);
+    let gone: Vec<_> = (0..1_000).map(|user_id| (user_id, "b")).collect();
+    credited(&table, &gone);
     assert_eq!(table.counts().given_up, 900);
     store.writes.add_permits(1);
     table.close().await;
@@ -353,10 +375,10 @@ async fn nothing_is_dropped_at_a_modest_rate() {
         table.put(&puts).await.unwrap();
         // Every fourth is credited at once, every other fourth later, the rest never.
         let now: Vec<_> = (first..first + 200).step_by(4).map(|user_id| (user_id, "a")).collect();
-        table.credited(&now);
+        credited(&table, &now);
         let late = (first - 5_000..first - 4_800).skip(1).step_by(4);
         let late: Vec<_> = late.filter(|user_id| *user_id >= 0).map(|user_id| (user_id, "a")).collect();
-        table.credited(&late);
+        credited(&table, &late);
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
     table.close().await;

@@ -292,10 +292,10 @@ impl Pipeline {
                 .unwrap();
         let fanout = Arc::new(fanout);
         let credited = Arc::clone(fates);
-        let observer = Arc::new(move |all: &[(i64, &str)]| {
+        let observer = Arc::new(move |all: &[(i64, windfall_ledger::OrderId<'_>)]| {
             let now_us = credited.now_us();
-            for (_, trade_no) in all {
-                let number = number_of(trade_no);
+            for (_, id) in all {
+                let number = number_of(id.trade_no);
                 if credited.credited_us[usize::try_from(number).unwrap()].load(Relaxed) == 0 {
                     credited.credits.fetch_add(1, Relaxed);
                 }

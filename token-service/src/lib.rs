@@ -24,7 +24,7 @@
 //! ```
 //! use std::sync::Arc;
 //! use windfall_config::LiveRules;
-//! use windfall_contract::tokens::{NEVER, TokenPut, TokenStore};
+//! use windfall_contract::tokens::{NEVER, TokenPut, TokenStore, name};
 //! use windfall_contract::verifier::{Page, Verdict};
 //! use windfall_store::embedded::EmbeddedStore;
 //! use windfall_token::{KeyRing, TokenFields};
@@ -38,7 +38,7 @@
 //! let fields = TokenFields { trade_no: "rain-1", user_id: 42, bonus_type: "cash", amount: 888, ..Default::default() };
 //! let token = keys.minter("windfall")?.mint(&fields, 0)?;
 //! let kept = TokenPut {
-//!     user_id: 42, trade_no: "rain-1".into(), token: token.as_str().into(), expires_at_ms: NEVER,
+//!     user_id: 42, name: name("", "rain-1"), token: token.as_str().into(), expires_at_ms: NEVER,
 //! };
 //! store.put(&[kept]).await?;
 //!

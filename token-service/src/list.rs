@@ -3,7 +3,7 @@
 use crate::options::{OPENED_AT_A_TIME, READS_MAX, SCAN};
 use crate::stats::Cause;
 use crate::verifier::{KeyRingVerifier, open};
-use windfall_contract::tokens::{StoredToken, Unavailable};
+use windfall_contract::tokens::{StoredToken, Unavailable, is_name_of};
 use windfall_contract::verifier::{HeldToken, ListError, PAGE_MAX, Page, TokenPage};
 
 impl KeyRingVerifier {
@@ -46,7 +46,7 @@ impl KeyRingVerifier {
             // One more than is looked at says whether there is a next page.
             let read = self.store().list(user_id, after.as_deref(), look + 1).await?;
             let more = read.len() > look;
-            for (nth, StoredToken { trade_no, token: text }) in read.into_iter().take(look).enumerate() {
+            for (nth, StoredToken { name, token: text }) in read.into_iter().take(look).enumerate() {
                 if tokens.len() == page.size {
                     return Ok(TokenPage { tokens, next: after });
                 }
@@ -54,13 +54,15 @@ impl KeyRingVerifier {
                     tokio::task::yield_now().await;
                 }
                 match open(&keys.ring, &rules.revocations, &text, tenant, user_id) {
-                    // What lies under another order number is another's place.
-                    Ok(content) if *content.trade_no != *trade_no => self.counters().left_out(Cause::Differs),
+                    // What lies under another order's name is another's place.
+                    Ok(content) if !is_name_of(&name, &content.activity, &content.trade_no) => {
+                        self.counters().left_out(Cause::Differs)
+                    }
                     Ok(content) if activity.is_some_and(|wanted| wanted != content.activity) => {}
                     Ok(content) => tokens.push(HeldToken { text, content }),
                     Err(failed) => self.counters().left_out(Cause::from(&failed)),
                 }
-                after = Some(trade_no);
+                after = Some(name);
             }
             if !more {
                 return Ok(TokenPage { tokens, next: None });

@@ -4,12 +4,12 @@ use crate::options::OPENED_AT_A_TIME;
 use crate::stats::{Cause, Verified};
 use crate::verifier::{Failed, KeyRingVerifier, Keys, is_revoked, key_of, open};
 use windfall_contract::rules::Revocations;
-use windfall_contract::tokens::TokenKey;
+use windfall_contract::tokens::{TokenKey, name};
 use windfall_contract::verifier::{TEXTS_MAX, Verdict, VerifyError};
 use windfall_proto::v1::BonusToken;
 use windfall_token::{Reason, StoreAnswer, Verdict as Compared};
 
-/// The order number that is read in place of an illegal text's. No order can have this number.
+/// The name that is read in place of an illegal text's. No token can have it.
 const NO_ORDER: &str = "\u{1}no order has such a name";
 
 impl KeyRingVerifier {
@@ -34,16 +34,20 @@ impl KeyRingVerifier {
         let (keys, rules) = (self.keys(), self.rules());
         let judge = Judge { keys: &keys, revocations: &rules.revocations, tenant, user_id };
         let mut opened = Vec::with_capacity(texts.len());
-        let mut wanted = Vec::with_capacity(texts.len());
+        let mut wanted = Vec::with_capacity(2 * texts.len());
         for (nth, text) in texts.iter().enumerate() {
             let_others_run(nth).await;
             let mut answer = judge.open(text.as_ref());
-            // The order number moves into the key and back: one copy per text less.
-            let trade_no = match &mut answer {
-                Ok(token) => std::mem::take(&mut token.trade_no).into_boxed_str(),
-                Err(_) => NO_ORDER.into(),
+            // Its own name, then that under which a process of an older version has kept it. The order number moves into the
+            // key and back: one copy per text less.
+            let names: [Box<str>; 2] = match &mut answer {
+                Ok(token) => {
+                    let own = name(&token.activity, &token.trade_no);
+                    [own, std::mem::take(&mut token.trade_no).into_boxed_str()]
+                }
+                Err(_) => [NO_ORDER.into(), NO_ORDER.into()],
             };
-            wanted.push(TokenKey { user_id, trade_no });
+            wanted.extend(names.map(|name| TokenKey { user_id, name }));
             opened.push(answer);
         }
         let held = self.ask(self.store().get(&wanted)).await.ok();
@@ -51,20 +55,20 @@ impl KeyRingVerifier {
         let held = held.filter(|held| held.len() == wanted.len());
         let mut counts = Verified::default();
         let mut verdicts = Vec::with_capacity(texts.len());
-        for (nth, ((answer, key), text)) in opened.into_iter().zip(wanted).zip(texts).enumerate() {
+        // The keys of one text each, its own name first.
+        let older_names = wanted.into_iter().skip(1).step_by(2);
+        for (nth, ((answer, key), text)) in opened.into_iter().zip(older_names).zip(texts).enumerate() {
             let_others_run(nth).await;
-            let stored = match &held {
-                None => StoreAnswer::Unavailable,
-                Some(held) => match held.get(nth).and_then(Option::as_deref) {
-                    Some(held) => StoreAnswer::Held(held),
-                    None => StoreAnswer::Absent,
-                },
-            };
+            let text = text.as_ref();
             let verdict = match answer {
                 Err(cause) => Err(cause),
                 Ok(mut token) => {
-                    token.trade_no = key.trade_no.into_string();
-                    judge.compare(token, text.as_ref(), stored)
+                    token.trade_no = key.name.into_string();
+                    let stored = match &held {
+                        None => StoreAnswer::Unavailable,
+                        Some(held) => judge.stored(&token, text, held.get(2 * nth..2 * nth + 2)),
+                    };
+                    judge.compare(token, text, stored)
                 }
             };
             verdicts.push(counts.count(verdict));
@@ -95,6 +99,29 @@ impl Judge<'_> {
             }
             Cause::from(&failed)
         })
+    }
+
+    /// What the store has of a token: under its own name, else under that of an older version, where the token of another
+    /// activity with the same order number may lie.
+    fn stored<'h>(
+        &self,
+        token: &BonusToken,
+        text: &str,
+        held: Option<&'h [Option<Box<str>>]>,
+    ) -> StoreAnswer<'h> {
+        let is_own = |held: &str| {
+            held == text
+                || match self.keys.ring.diagnose(held.as_bytes(), self.tenant, Some(self.user_id)) {
+                    Ok(other) => other.activity == token.activity,
+                    // Nobody knows whose it is.
+                    Err(_) => true,
+                }
+        };
+        match held {
+            Some([Some(own), _]) => StoreAnswer::Held(own),
+            Some([None, Some(older)]) if is_own(older) => StoreAnswer::Held(older),
+            _ => StoreAnswer::Absent,
+        }
     }
 
     /// The last step, for a text that has been opened.

@@ -39,7 +39,7 @@ async fn tokens_of_redis_are_verified_and_listed() {
         let of_user: Vec<_> = of_user.collect();
         let put = |(text, trade_no): &(String, String)| TokenPut {
             user_id,
-            trade_no: trade_no.as_str().into(),
+            name: trade_no.as_str().into(),
             token: text.as_str().into(),
             expires_at_ms: NEVER,
         };

@@ -7,6 +7,7 @@ use desk::{Desk, Mood, TENANT, USER, fields, mint};
 use prost::Message;
 use tonic::Request;
 use windfall_contract::rules::Revoked;
+use windfall_contract::tokens;
 use windfall_contract::verifier::{TEXTS_MAX, Verdict, VerifyError};
 use windfall_edge::{Call, Caller, Role};
 use windfall_proto::v1::tokens_server::Tokens as _;
@@ -42,6 +43,33 @@ async fn each_verdict_in_one_call_with_one_read() {
     let stats = desk.verifier.stats();
     assert_eq!((stats.valid, stats.unknown, stats.unavailable), (2, 1, 0));
     assert_eq!((stats.illegal_by(Cause::Seal), stats.illegal.iter().sum()), (1, 3));
+}
+
+/// A process of an older version keeps tokens under their order numbers alone: there one of another activity may lie, which
+/// says nothing about this one. // I7
+#[tokio::test]
+async fn tokens_of_two_activities_under_one_number_are_each_their_own() {
+    let desk = Desk::new();
+    let autumn = TokenFields { activity: "autumn-2027", amount: 5, ..fields("o") };
+    let texts = [desk.mint(&fields("o")), desk.mint(&autumn)];
+    desk.store.put_text(USER, "o", &texts[1]);
+    let verdicts = || async { desk.verifier.verify(TENANT, USER, &texts).await.unwrap() };
+    let found = verdicts().await;
+    assert!(
+        matches!(&found[..], [Verdict::Unknown, Verdict::Valid(token)] if token.amount == 5),
+        "{found:?}"
+    );
+    // Each under its own name: both are there, whatever lies under the number.
+    for (fields, text) in [(fields("o"), &texts[0]), (autumn, &texts[1])] {
+        desk.store.put_text(USER, &tokens::name(fields.activity, fields.trade_no), text);
+    }
+    desk.store.put_text(USER, "o", "no token at all");
+    let found = verdicts().await;
+    assert!(found.iter().all(|verdict| matches!(verdict, Verdict::Valid(_))), "{found:?}");
+    // One that differs under its own name is not excused by an older one.
+    desk.store.put_text(USER, "o spring-2027", &desk.mint(&TokenFields { amount: 889, ..fields("o") }));
+    desk.store.put_text(USER, "o", &texts[0]);
+    assert_eq!(verdicts().await[0], Verdict::Illegal);
 }
 
 /// Every kind of illegal text, with what operators are told.
@@ -153,7 +181,6 @@ async fn every_field_counts_and_a_text_minted_anew_does_not() {
     let own = fields("order");
     let others = [
         TokenFields { app_id: "x", ..own },
-        TokenFields { activity: "x", ..own },
         TokenFields { scene: "x", ..own },
         TokenFields { bonus_type: "coin", ..own },
         TokenFields { amount: 889, ..own },
@@ -163,7 +190,10 @@ async fn every_field_counts_and_a_text_minted_anew_does_not() {
         assert_eq!(verdict(&desk, &desk.mint(&other)).await, Verdict::Illegal, "{other:?}");
     }
     assert_eq!(verdict(&desk, &desk.mint(&fields("order2"))).await, Verdict::Unknown);
-    assert_eq!(desk.verifier.stats().illegal_by(Cause::Differs), 6);
+    // The same number in another activity is another order.
+    let elsewhere = TokenFields { activity: "x", ..own };
+    assert_eq!(verdict(&desk, &desk.mint(&elsewhere)).await, Verdict::Unknown);
+    assert_eq!(desk.verifier.stats().illegal_by(Cause::Differs), 5);
 }
 
 /// A repeated send takes its award time from the clock again: the user may hold either token, the store either.

@@ -3,15 +3,15 @@
 use crate::options::HELD_MAX;
 use crate::wallet::{Inner, User};
 use std::collections::BTreeMap;
-use windfall_contract::accounts::{AccountsError, Status, StoredOrder};
+use windfall_contract::accounts::{AccountsError, OrderName, Status, StoredOrder};
 use windfall_contract::verifier::{PAGE_MAX, Page, Verdict, VerifyError};
 use windfall_proto::order::check_amount;
 use windfall_proto::v1::BonusToken;
 
 /// The pending rewards of a user.
 pub(crate) struct Incoming {
-    /// The rewards by order number, so that a token that comes from both sides counts once.
-    pub(crate) rewards: BTreeMap<String, BonusToken>,
+    /// The rewards by order, so that a token that comes from both sides counts once.
+    pub(crate) rewards: BTreeMap<OrderName, BonusToken>,
     /// False if the token store could not be asked for all of them, so that more may be pending.
     pub(crate) is_complete: bool,
 }
@@ -39,7 +39,7 @@ impl Inner {
         let counts = |token: &BonusToken| {
             check_amount(token.amount).is_ok() && bonus_type.is_none_or(|wanted| wanted == token.bonus_type)
         };
-        let rewards = tokens.into_iter().filter(counts).map(|token| (token.trade_no.clone(), token));
+        let rewards = tokens.into_iter().filter(counts).map(|token| (name(&token), token));
         Ok(Incoming { rewards: rewards.collect(), is_complete })
     }
 
@@ -66,21 +66,26 @@ impl Inner {
         if incoming.rewards.is_empty() {
             return Ok(0);
         }
-        let trade_nos: Vec<String> = incoming.rewards.keys().cloned().collect();
-        let orders = self.read(self.accounts.orders(&trade_nos)).await?;
-        if orders.len() != trade_nos.len() {
+        let names: Vec<OrderName> = incoming.rewards.keys().cloned().collect();
+        let orders = self.read(self.accounts.orders(&names)).await?;
+        if orders.len() != names.len() {
             let what = "an answer that does not fit the question".to_owned();
             return Err(AccountsError::Unavailable { what, after_ms: crate::options::RETRY_MS });
         }
         let before = incoming.rewards.len();
-        for (trade_no, order) in trade_nos.iter().zip(orders) {
+        for (name, order) in names.iter().zip(orders) {
             let arrives = |token: &BonusToken| order.as_ref().is_none_or(|order| is_coming(order, token));
-            if incoming.rewards.get(trade_no).is_some_and(|token| !arrives(token)) {
-                incoming.rewards.remove(trade_no);
+            if incoming.rewards.get(name).is_some_and(|token| !arrives(token)) {
+                incoming.rewards.remove(name);
             }
         }
         Ok(before - incoming.rewards.len())
     }
+}
+
+/// The name of a token's order.
+pub(crate) fn name(token: &BonusToken) -> OrderName {
+    OrderName { activity: token.activity.clone(), trade_no: token.trade_no.clone() }
 }
 
 /// Whether an order that the ledger knows may still be credited as its token says: a downstream is at it. What was

@@ -5,7 +5,7 @@ use crate::options::{FLOW_MAX, LOOKS_MAX};
 use crate::wallet::{Inner, User, Wallet};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use windfall_contract::accounts::{AccountsError, FlowKind, FlowLine};
+use windfall_contract::accounts::{AccountsError, FlowKind, FlowLine, OrderName};
 use windfall_contract::verifier::VerifyError;
 use windfall_proto::v1::BonusToken;
 
@@ -132,7 +132,7 @@ impl Inner {
 /// Adds to the balances by type, checked at every step: a wrong sum is worse than none.
 fn add(
     credited: Vec<(String, i64)>,
-    rewards: &BTreeMap<String, BonusToken>,
+    rewards: &BTreeMap<OrderName, BonusToken>,
 ) -> Result<Vec<Balance>, LookError> {
     let mut sums: BTreeMap<String, (i64, i64)> =
         credited.into_iter().map(|(bonus_type, amount)| (bonus_type, (amount, 0))).collect();
@@ -187,14 +187,14 @@ mod tests {
 
     use super::*;
 
-    fn token(trade_no: &str, amount: i64) -> (String, BonusToken) {
+    fn token(trade_no: &str, amount: i64) -> (OrderName, BonusToken) {
         let token = BonusToken {
             trade_no: trade_no.into(),
             bonus_type: "cash".into(),
             amount,
             ..BonusToken::default()
         };
-        (trade_no.into(), token)
+        (crate::incoming::name(&token), token)
     }
 
     #[test]

@@ -10,8 +10,8 @@ use windfall_config::LiveRules;
 use windfall_contract::Clock;
 use windfall_contract::accounts::{Status, Withdrawal, WithdrawalOutcome};
 use windfall_contract::rewards::Rewards as _;
-use windfall_contract::tokens::{NEVER, TokenKey, TokenPut, TokenStore};
-use windfall_ledger::{Ledger, LedgerOptions, LedgerReader, Unbudgeted};
+use windfall_contract::tokens::{NEVER, TokenKey, TokenPut, TokenStore, name};
+use windfall_ledger::{Ledger, LedgerOptions, LedgerReader, OrderId, Unbudgeted};
 use windfall_proto::event::EventRef;
 use windfall_reward_service::{GrantObserver, RewardHandle, RewardOptions, RewardService};
 use windfall_store::embedded::{EmbeddedStore, EmbeddedStoreOptions};
@@ -60,7 +60,7 @@ async fn hand_out(ring: &KeyRing, store: &dyn TokenStore) {
                 ..TokenFields::default()
             };
             let token = minter.mint(&fields, 0).unwrap().into();
-            TokenPut { user_id, trade_no: trade_no.as_str().into(), token, expires_at_ms: NEVER }
+            TokenPut { user_id, name: name("spring", &trade_no), token, expires_at_ms: NEVER }
         };
         store.put(&(1..=REWARDS).map(put).collect::<Vec<_>>()).await.unwrap();
     }
@@ -108,9 +108,9 @@ async fn each_order_once_and_each_withdrawal_once() {
 
     // Tokens of what was credited go, some time later.
     let (credited, mut dropping) = tokio::sync::mpsc::channel::<TokenKey>(10_000);
-    let observer: GrantObserver = Arc::new(move |keys: &[(i64, &str)]| {
-        for (user_id, trade_no) in keys {
-            credited.try_send(TokenKey { user_id: *user_id, trade_no: (*trade_no).into() }).unwrap();
+    let observer: GrantObserver = Arc::new(move |keys: &[(i64, OrderId<'_>)]| {
+        for (user_id, id) in keys {
+            credited.try_send(TokenKey { user_id: *user_id, name: name(id.activity, id.trade_no) }).unwrap();
         }
     });
     let path = folder.path().join("ledger.db");
@@ -161,7 +161,10 @@ async fn each_order_once_and_each_withdrawal_once() {
     for user_id in 1..=USERS {
         assert!(reader.balances(user_id).unwrap().iter().all(|(_, balance)| *balance == 0), "user {user_id}");
         for nth in 1..=REWARDS {
-            let order = reader.order(&event(user_id, nth).0).unwrap().unwrap();
+            let order = reader
+                .order(OrderId { activity: "spring", trade_no: &event(user_id, nth).0 })
+                .unwrap()
+                .unwrap();
             assert_eq!((order.status, order.amount), (Status::Credited, nth));
         }
     }

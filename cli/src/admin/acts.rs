@@ -23,10 +23,10 @@ pub enum Acts {
         /// Instead of an order: the id of a withdrawal
         #[arg(long, value_name = "ID")]
         withdrawal: Option<String>,
-        /// The order's activity [default: that of the order]
+        /// The order's activity; needed where several activities have such an order [default: that of the order]
         #[arg(long, default_value = "")]
         activity: String,
-        /// The withdrawal's user [default: that of the withdrawal]
+        /// The withdrawal's user; needed where several users have such a withdrawal [default: that of the withdrawal]
         #[arg(long, default_value_t = 0, allow_hyphen_values = true)]
         user: i64,
         /// Its payer has paid it
@@ -42,7 +42,7 @@ pub enum Acts {
     Reverse {
         /// The order's number
         trade_no: String,
-        /// The order's activity [default: that of the order]
+        /// The order's activity; needed where several activities have such an order [default: that of the order]
         #[arg(long, default_value = "")]
         activity: String,
         /// Where the user has spent it, take what is there; otherwise nothing is taken then
@@ -192,11 +192,11 @@ pub async fn ask(client: &ActsClient, command: &Acts, json: bool) -> Result<Outc
 /// Proposes to release an order that waits for its payer.
 pub async fn release(
     client: &ActsClient,
-    trade_no: String,
+    (activity, trade_no): (String, String),
     because: &Because,
     json: bool,
 ) -> Result<Outcome, CallError> {
-    let deed = Deed::ReleaseOrder(ReleaseOrder { activity: String::new(), trade_no });
+    let deed = Deed::ReleaseOrder(ReleaseOrder { activity, trade_no });
     propose(client, Some(deed), because, json).await
 }
 

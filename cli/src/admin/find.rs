@@ -1,4 +1,4 @@
-//! `windfall find`: where one reward is, by its order number.
+//! `windfall find`: where a reward is, by its order number.
 
 use super::ask::{Server, value};
 use super::utc;
@@ -18,6 +18,9 @@ pub struct FindArgs {
     /// The order number of the reward
     #[arg(value_name = "ORDER")]
     trade_no: String,
+    /// Only the order of this activity; without it the orders of all activities with this number
+    #[arg(long, default_value = "")]
+    activity: String,
     #[command(flatten)]
     server: Server,
     /// Print one JSON object
@@ -31,7 +34,7 @@ pub fn run(args: &FindArgs) -> Result<Outcome> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let found = runtime.block_on(async {
         let client = ArchiveClient::open(options)?;
-        Ok::<_, anyhow::Error>(client.order(args.trade_no.clone()).await)
+        Ok::<_, anyhow::Error>(client.order(args.activity.clone(), args.trade_no.clone()).await)
     });
     let found = match found? {
         Ok(found) => found,
@@ -50,8 +53,34 @@ pub fn run(args: &FindArgs) -> Result<Outcome> {
     Ok(if is_known { Outcome::Clean } else { Outcome::Damage })
 }
 
-/// What people read of it: one line per station, in the order of time, and what to ask next.
+/// What people read of the orders of all activities, one after the other.
 fn told(trade_no: &str, found: &GetOrderReply) -> String {
+    if found.others.is_empty() {
+        return told_one(trade_no, found);
+    }
+    let of_activity =
+        |entry: &ArchiveEntry| entry.event.as_ref().map_or("", |event| &event.activity).to_owned();
+    let orders: Vec<&LedgerOrder> = found.order.iter().chain(&found.others).collect();
+    let mut texts: Vec<String> = orders
+        .iter()
+        .map(|order| {
+            let of_order = found.archived.iter().filter(|entry| of_activity(entry) == order.activity);
+            let archived = of_order.cloned().collect();
+            let one = GetOrderReply { order: Some((*order).clone()), archived, others: Vec::new() };
+            told_one(trade_no, &one)
+        })
+        .collect();
+    // What the archive has of activities of which the ledger has no such order.
+    let is_told = |entry: &&ArchiveEntry| orders.iter().any(|order| order.activity == of_activity(entry));
+    let rest: Vec<ArchiveEntry> = found.archived.iter().filter(|entry| !is_told(entry)).cloned().collect();
+    if !rest.is_empty() {
+        texts.push(told_one(trade_no, &GetOrderReply { archived: rest, ..GetOrderReply::default() }));
+    }
+    texts.join("\n")
+}
+
+/// What people read of one order: one line per station, in the order of time, and what to ask next.
+fn told_one(trade_no: &str, found: &GetOrderReply) -> String {
     let mut lines: Vec<(i64, String)> = found.archived.iter().flat_map(archived).collect();
     let mut next = Vec::new();
     let mut text = format!("order     {trade_no}\n");
@@ -186,7 +215,7 @@ mod tests {
             }),
             ..ArchiveEntry::default()
         };
-        let found = GetOrderReply { order: Some(order), archived: vec![entry] };
+        let found = GetOrderReply { order: Some(order), archived: vec![entry], others: Vec::new() };
         assert_eq!(
             told("o:1", &found),
             "order     o:1\n\
@@ -200,16 +229,39 @@ mod tests {
     }
 
     #[test]
+    fn the_orders_of_several_activities_are_told_one_after_the_other() {
+        let entry = |id, activity: &str| ArchiveEntry {
+            id,
+            reason: "conflict".into(),
+            event: Some(BonusEvent { activity: activity.into(), ..BonusEvent::default() }),
+            ..ArchiveEntry::default()
+        };
+        let autumn = LedgerOrder { activity: "autumn".into(), amount: 5, ..order(OrderStatus::Reserved) };
+        let found = GetOrderReply {
+            order: Some(autumn),
+            others: vec![order(OrderStatus::Credited)],
+            archived: vec![entry(3, "spring"), entry(4, "autumn"), entry(5, "winter")],
+        };
+        let text = told("o:1", &found);
+        let parts: Vec<&str> = text.split("\n\n").collect();
+        let has = |at: usize, what: &str| parts[at].contains(what);
+        assert!(has(0, "activity autumn") && has(0, "entry 4") && !has(0, "entry 3"), "{text}");
+        assert!(has(1, "activity spring") && has(1, "entry 3") && !has(1, "entry 4"), "{text}");
+        assert!(has(2, "does not know") && has(2, "entry 5"), "{text}");
+    }
+
+    #[test]
     fn what_is_not_paid_says_what_it_waits_for() {
         let reserved = order(OrderStatus::Reserved);
-        let found = GetOrderReply { order: Some(reserved.clone()), archived: Vec::new() };
+        let found = GetOrderReply { order: Some(reserved.clone()), ..GetOrderReply::default() };
         assert!(told("o:1", &found).contains("waits for its event"), "{}", told("o:1", &found));
         let payer = LedgerOrder { payer: "bank".into(), ..reserved };
-        let found = GetOrderReply { order: Some(payer), archived: Vec::new() };
+        let found = GetOrderReply { order: Some(payer), ..GetOrderReply::default() };
         assert!(told("o:1", &found).contains("(the payer bank)"), "{}", told("o:1", &found));
         let rejected = LedgerOrder { reason: "budget_exhausted".into(), ..order(OrderStatus::Rejected) };
         let entry = ArchiveEntry { id: 4, reason: "budget_exhausted".into(), ..ArchiveEntry::default() };
-        let text = told("o:1", &GetOrderReply { order: Some(rejected), archived: vec![entry] });
+        let found = GetOrderReply { order: Some(rejected), archived: vec![entry], others: Vec::new() };
+        let text = told("o:1", &found);
         assert!(text.contains("rejected: budget_exhausted") && text.contains("operate inspect 4"), "{text}");
         let text = told("o:2", &GetOrderReply::default());
         assert!(text.contains("does not know") && text.contains("on its way"), "{text}");

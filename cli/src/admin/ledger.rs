@@ -1,5 +1,5 @@
 //! `windfall ledger`: seals the journal, proves that nobody has changed what was sealed, prepares a ledger for users with few
-//! rights, and makes the journal of one that older versions wrote.
+//! rights, and brings up a ledger that older versions wrote.
 
 use super::{now_ms, utc};
 use crate::drivers::{LedgerMark, Migration};
@@ -62,7 +62,7 @@ pub enum LedgerCommand {
         #[arg(long)]
         config: Option<PathBuf>,
     },
-    /// Make the journal of a ledger in PostgreSQL that an older version wrote: the last step of an upgrade
+    /// Bring a ledger in PostgreSQL that an older version wrote to the newest version: the last step of an upgrade
     ///
     /// Replace all processes by those of this version first, one by one; they write the tables as they are until this
     /// command has run, and go on afterwards. It refuses while a process of an older version is connected, and while the ledger
@@ -205,7 +205,7 @@ fn migrate(config: Option<&Path>, how: Migration) -> Result<Outcome> {
         ),
         Some((from, to)) if from == to => println!("the ledger has version {to}; nothing is to be done"),
         Some((from, to)) => {
-            println!("the ledger had version {from}, and has version {to} now: its journal is made")
+            println!("the ledger had version {from}, and has version {to} now")
         }
     }
     Ok(Outcome::Clean)

@@ -71,6 +71,9 @@ enum Ask {
         /// The orders' numbers
         #[arg(required = true)]
         trade_nos: Vec<String>,
+        /// Their activity; needed where several activities have a reserved order with such a number
+        #[arg(long, default_value = "")]
+        activity: String,
         /// Why; kept with the act
         #[arg(long, requires = "evidence")]
         reason: Option<String>,
@@ -148,10 +151,11 @@ async fn ask(clients: &Clients, command: &Ask, json: bool) -> Result<Outcome, Ca
     let client = &clients.archive;
     match command {
         Ask::Acts(command) => return acts::ask(&clients.acts, command, json).await,
-        Ask::Release { trade_nos, reason: Some(reason), evidence: Some(evidence), actor } => {
+        Ask::Release { trade_nos, activity, reason: Some(reason), evidence: Some(evidence), actor } => {
             let because = acts::Because::of(reason, evidence, actor);
             for (done, trade_no) in trade_nos.iter().enumerate() {
-                if let Err(error) = acts::release(&clients.acts, trade_no.clone(), &because, json).await {
+                let order = (activity.clone(), trade_no.clone());
+                if let Err(error) = acts::release(&clients.acts, order, &because, json).await {
                     return after_some(done, error);
                 }
             }
@@ -203,9 +207,9 @@ async fn ask(clients: &Clients, command: &Ask, json: bool) -> Result<Outcome, Ca
             show(&reply.orders, json);
             more(!reply.next_after.is_empty(), reply.next_after);
         }
-        Ask::Release { trade_nos, actor, .. } => {
+        Ask::Release { trade_nos, activity, actor, .. } => {
             for (done, trade_no) in trade_nos.iter().enumerate() {
-                match client.release(trade_no.clone(), actor.clone()).await {
+                match client.release(activity.clone(), trade_no.clone(), actor.clone()).await {
                     Ok(()) => println!("released {trade_no}"),
                     Err(error) => return after_some(done, error),
                 }

@@ -30,7 +30,9 @@ pub fn check(data: &Path, rules: &dyn ChangeRules, ledger: &LedgerReader) -> Res
         })? {
             let content =
                 Content { user_id: payment.user_id, bonus_type: &payment.bonus_type, amount: payment.amount };
-            book.paid(&payment.trade_no, content);
+            // What it was given is the order's key, whose last word is its number.
+            let trade_no = payment.trade_no.rsplit(' ').next().unwrap_or(&payment.trade_no);
+            book.paid(trade_no, content);
         }
     }
     check_sums(&mut book, ledger, rules)?;

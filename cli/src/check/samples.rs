@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 use tokio::task::block_in_place;
 use windfall_contract::accounts::{Status, StoredOrder};
-use windfall_contract::tokens::{TokenKey, TokenStore};
-use windfall_ledger::LedgerReader;
+use windfall_contract::tokens::{TokenKey, TokenStore, is_name_of};
+use windfall_ledger::{LedgerReader, OrderId};
 use windfall_proto::v1::BonusToken;
 use windfall_token::{KeyRing, StoreAnswer, TokenFields, Verdict};
 
@@ -59,9 +59,10 @@ pub struct Sources<'a> {
 }
 
 impl Sources<'_> {
-    /// An order, off the async threads: the ledger's reader blocks.
+    /// The rain's order with this number, off the async threads: the ledger's reader blocks.
     fn order(&self, trade_no: &str) -> Result<Option<StoredOrder>> {
-        Ok(block_in_place(|| self.ledger.order(trade_no))?)
+        let id = OrderId { activity: crate::demo::rain::ACTIVITY, trade_no };
+        Ok(block_in_place(|| self.ledger.order(id))?)
     }
 }
 
@@ -177,17 +178,19 @@ async fn server_side(
             .await
             .context("the token store does not answer")?;
         let Some(last) = page.last() else { return Ok(on_their_way) };
-        after = Some(last.trade_no.clone());
+        after = Some(last.name.clone());
         for stored in page {
             let opens = sources.keys.open(stored.token.as_bytes(), sources.app_id, user_id);
-            let known =
-                held.tokens.contains_key(&*stored.trade_no) || held.others.contains(&*stored.trade_no);
-            if !known || !opens.is_ok_and(|token| token.trade_no == *stored.trade_no) {
-                wrong.push(format!("the store keeps a token of {} that the user never got", stored.trade_no));
+            let trade_no =
+                opens.as_ref().map_or_else(|_| stored.name.to_string(), |token| token.trade_no.clone());
+            let known = held.tokens.contains_key(&trade_no) || held.others.contains(&trade_no);
+            if !known || !opens.is_ok_and(|token| is_name_of(&stored.name, &token.activity, &token.trade_no))
+            {
+                wrong.push(format!("the store keeps a token of {} that the user never got", stored.name));
             }
-            let order = sources.order(&stored.trade_no)?;
+            let order = sources.order(&trade_no)?;
             if order.is_some_and(|order| order.status == Status::Credited) {
-                let key = TokenKey { user_id, trade_no: stored.trade_no };
+                let key = TokenKey { user_id, name: stored.name };
                 sources.tokens.remove(&[key]).await.context("the token store does not answer")?;
             } else {
                 on_their_way += 1;

@@ -87,6 +87,7 @@ pub fn reward_options() -> RewardOptions {
     let guard = ConnectorOptions { timeout_ms: 150, ..ConnectorOptions::default() };
     RewardOptions {
         apps: [APP_ID.to_owned()].into(),
+        tenant: APP_ID.to_owned(),
         pays: [("badge".to_owned(), Payer::Connector(BADGES.into()))].into(),
         connectors: [(BADGES.to_owned(), guard)].into(),
         ..RewardOptions::default()

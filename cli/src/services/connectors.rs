@@ -46,6 +46,7 @@ impl ServiceOptions {
         };
         Ok(RewardOptions {
             apps,
+            tenant: self.tenant.clone(),
             default_pays: payer(&self.rewards.default_pays, "rewards.default_pays")?,
             pays: pays.collect::<Result<BTreeMap<_, _>>>()?,
             payout: payer(&self.rewards.payout, "rewards.payout")?,

@@ -49,7 +49,7 @@ pub fn ledger(tasks: &Tasks, health: &Health, rewards: &RewardHandle) -> Backgro
                 if rewards.stats().is_closed {
                     owner.fatal(Hopeless::Failed("a thread of the ledger has ended by itself".into()));
                 }
-                let asked = rewards.read(|reader| reader.orders_of(&["-"]).map(drop));
+                let asked = rewards.read(|reader| reader.orders_of_number("-").map(drop));
                 match tokio::time::timeout(LEDGER_PATIENCE, asked).await {
                     // Too many wait for it, which says that they do not wait in vain.
                     Ok(Ok(()) | Err(CallError::Busy)) => part.is_there(),
@@ -72,7 +72,7 @@ pub fn tokens(tasks: &Tasks, health: &Health, work: Work, store: &Arc<dyn TokenS
     tasks.spawn("looks at the token store", move || {
         let (part, store) = (Arc::clone(&part), Arc::clone(&store));
         async move {
-            let nobody = [TokenKey { user_id: 0, trade_no: "-".into() }];
+            let nobody = [TokenKey { user_id: 0, name: "-".into() }];
             loop {
                 match tokio::time::timeout(TOKENS_PATIENCE, store.get(&nobody)).await {
                     Ok(Ok(_)) => part.is_there(),

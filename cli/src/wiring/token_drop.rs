@@ -33,7 +33,9 @@ impl TokenDrop {
     /// Notes credits. It never waits for the store.
     pub fn observer(&self) -> GrantObserver {
         let tokens = Arc::clone(&self.tokens);
-        Arc::new(move |credited| tokens.credited(credited))
+        Arc::new(move |credited| {
+            tokens.credited(credited.iter().map(|(user_id, id)| (*user_id, id.activity, id.trade_no)));
+        })
     }
 
     /// The number of tokens removed, and of those given up.

@@ -77,8 +77,8 @@ pub(crate) fn check(proposal: &Proposal) -> Result<(), LedgerError> {
 pub(crate) type Standing = (StoredOrder, Awaits);
 
 /// Why an order cannot be settled or released; `None`: it can.
-pub(crate) fn not_waiting(found: Option<&Standing>, activity: &str) -> Option<String> {
-    let Some((order, awaits)) = found.filter(|(order, _)| order.activity == activity) else {
+pub(crate) fn not_waiting(found: Option<&Standing>) -> Option<String> {
+    let Some((order, awaits)) = found else {
         return Some("the ledger has no such order of this activity".into());
     };
     match (order.status, awaits) {
@@ -89,8 +89,8 @@ pub(crate) fn not_waiting(found: Option<&Standing>, activity: &str) -> Option<St
 }
 
 /// Why an order cannot be reversed; `None`: it can.
-pub(crate) fn not_credited(found: Option<&Standing>, activity: &str) -> Option<String> {
-    let Some((order, _)) = found.filter(|(order, _)| order.activity == activity) else {
+pub(crate) fn not_credited(found: Option<&Standing>) -> Option<String> {
+    let Some((order, _)) = found else {
         return Some("the ledger has no such order of this activity".into());
     };
     match order.status {
@@ -109,9 +109,9 @@ fn ended(status: Status) -> String {
 }
 
 /// Why a withdrawal cannot be settled; `None`: it can.
-pub(crate) fn not_held(found: Option<&StoredWithdrawal>, user_id: i64) -> Option<String> {
+pub(crate) fn not_held(found: Option<&StoredWithdrawal>) -> Option<String> {
     use crate::withdrawal::WithdrawalStatus::{Held, Paid, Refused};
-    let Some(found) = found.filter(|found| found.withdrawal.user_id == user_id) else {
+    let Some(found) = found else {
         return Some("the ledger has no such withdrawal of this user".into());
     };
     match found.status {

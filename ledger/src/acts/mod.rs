@@ -11,6 +11,7 @@ pub(crate) mod perform;
 pub(crate) mod steps;
 
 use crate::error::LedgerError;
+use crate::key::WithdrawalId;
 use crate::tx::Tx;
 use crate::withdrawal::StoredWithdrawal;
 use serde::{Deserialize, Serialize};
@@ -277,8 +278,9 @@ pub enum Ended {
 }
 
 impl Tx<'_> {
-    /// Proposes an act. An empty activity becomes that of the order, and user 0 that of the withdrawal. The same deed with the same reason and evidence is one act while it is open, and for ever once it was
-    /// done. One that was refused, not done, or has expired is proposed anew.
+    /// Proposes an act. An empty activity becomes that of the one order with this number, and user 0 that of the one withdrawal
+    /// with this id; where there are several, the act names one. The same deed with the same reason and evidence is one act while
+    /// it is open, and for ever once it was done. One that was refused, not done, or has expired is proposed anew.
     ///
     /// # Errors
     /// [`LedgerError::Invalid`], also where the tables of acts are missing and may not be made; the transaction is lost.
@@ -312,7 +314,7 @@ impl Tx<'_> {
     ///
     /// # Errors
     /// [`LedgerError`]; the transaction is lost.
-    pub fn withdrawal(&mut self, id: &str) -> Result<Option<StoredWithdrawal>, LedgerError> {
+    pub fn withdrawal(&mut self, id: WithdrawalId<'_>) -> Result<Option<StoredWithdrawal>, LedgerError> {
         self.run(|tx| tx.withdrawal(id))
     }
 

@@ -10,14 +10,15 @@ use super::{ActEnd, ActOutcome, Deed, Ended, Operator, Proposal, Proposed, Store
 use crate::contract::Transaction;
 use crate::error::LedgerError;
 use crate::journal::{Account, Kind, SETTLEMENT, USER};
+use crate::key::{OrderId, WithdrawalId, act_reference};
 use sha2::{Digest, Sha256};
 use windfall_contract::accounts::Reason;
 
 /// How often a proposal looks again after another transaction was faster.
 const ATTEMPTS: u32 = 4;
 
-/// The reference of transfers that belong to an act alone. The space keeps it apart from every order number.
-pub(crate) fn reference(act: i64) -> String {
+/// The name of an act in words.
+fn name(act: i64) -> String {
     format!("act {act}")
 }
 
@@ -78,15 +79,26 @@ fn resolved(tx: &mut dyn Transaction, proposal: &Proposal) -> Result<Result<Prop
         | Deed::Reverse { activity, trade_no, .. }
             if activity.is_empty() =>
         {
-            match tx.orders(&[trade_no.as_str()])?.pop().flatten() {
-                Some(order) => *activity = order.activity,
-                None => return Ok(Err("the ledger knows no such order".into())),
+            let mut found = tx.orders_of_number(trade_no)?;
+            match (found.pop(), found.is_empty()) {
+                (Some(order), true) => *activity = order.activity,
+                (None, _) => return Ok(Err("the ledger knows no such order".into())),
+                (Some(last), false) => {
+                    let all: Vec<String> = found.into_iter().chain([last]).map(|order| order.activity).collect();
+                    return Ok(Err(format!("several activities have such an order: {}; name one", all.join(", "))));
+                }
             }
         }
         Deed::SettleWithdrawal { user_id, withdrawal, .. } if *user_id == 0 => {
-            match tx.withdrawal(withdrawal)? {
-                Some(found) => *user_id = found.withdrawal.user_id,
-                None => return Ok(Err("the ledger knows no such withdrawal".into())),
+            let mut found = tx.withdrawals_of_id(withdrawal)?;
+            match (found.pop(), found.is_empty()) {
+                (Some(one), true) => *user_id = one.withdrawal.user_id,
+                (None, _) => return Ok(Err("the ledger knows no such withdrawal".into())),
+                (Some(last), false) => {
+                    let all = found.iter().chain([&last]).map(|one| one.withdrawal.user_id.to_string());
+                    let all: Vec<String> = all.collect();
+                    return Ok(Err(format!("several users have such a withdrawal: {}; name one", all.join(", "))));
+                }
             }
         }
         _ => {}
@@ -98,14 +110,15 @@ fn resolved(tx: &mut dyn Transaction, proposal: &Proposal) -> Result<Result<Prop
 fn impossible(tx: &mut dyn Transaction, deed: &Deed) -> Result<Option<String>, LedgerError> {
     Ok(match deed {
         Deed::SettleOrder { activity, trade_no, .. } | Deed::Release { activity, trade_no } => {
-            decision::not_waiting(tx.lock_order(trade_no)?.as_ref(), activity)
+            decision::not_waiting(tx.lock_order(OrderId { activity, trade_no })?.as_ref())
         }
         Deed::SettleWithdrawal { user_id, withdrawal, .. } => {
-            decision::not_held(tx.withdrawal(withdrawal)?.as_ref(), *user_id)
+            decision::not_held(tx.withdrawal(WithdrawalId { user_id: *user_id, id: withdrawal })?.as_ref())
         }
         Deed::Reverse { activity, trade_no, .. } => {
-            match decision::not_credited(tx.lock_order(trade_no)?.as_ref(), activity) {
-                None => reversed_before(tx, activity, trade_no)?,
+            let id = OrderId { activity, trade_no };
+            match decision::not_credited(tx.lock_order(id)?.as_ref()) {
+                None => reversed_before(tx, id)?,
                 why => why,
             }
         }
@@ -116,12 +129,11 @@ fn impossible(tx: &mut dyn Transaction, deed: &Deed) -> Result<Option<String>, L
 /// The act that reversed an order, in words.
 fn reversed_before(
     tx: &mut dyn Transaction,
-    activity: &str,
-    trade_no: &str,
+    OrderId { activity, trade_no }: OrderId<'_>,
 ) -> Result<Option<String>, LedgerError> {
     let subject = Subject::Order { activity, trade_no }.to_string();
     let before = tx.done_acts(&subject, &["reverse"])?;
-    Ok(before.first().map(|before| format!("the order was reversed before, by {}", reference(before.id))))
+    Ok(before.first().map(|before| format!("the order was reversed before, by {}", name(before.id))))
 }
 
 pub(crate) fn approve(
@@ -196,14 +208,14 @@ impl Effect {
 fn perform(tx: &mut dyn Transaction, act: &StoredAct, now_ms: i64) -> Result<Effect, LedgerError> {
     match &act.proposal.deed {
         Deed::SettleOrder { activity, trade_no, paid } => {
-            end_order(tx, activity, trade_no, Some(*paid), now_ms)
+            end_order(tx, OrderId { activity, trade_no }, Some(*paid), now_ms)
         }
-        Deed::Release { activity, trade_no } => end_order(tx, activity, trade_no, None, now_ms),
+        Deed::Release { activity, trade_no } => end_order(tx, OrderId { activity, trade_no }, None, now_ms),
         Deed::SettleWithdrawal { user_id, withdrawal, paid } => {
-            end_withdrawal(tx, act, *user_id, withdrawal, *paid, now_ms)
+            end_withdrawal(tx, act, WithdrawalId { user_id: *user_id, id: withdrawal }, *paid, now_ms)
         }
         Deed::Reverse { activity, trade_no, take_what_is_there } => {
-            reverse(tx, activity, trade_no, *take_what_is_there, now_ms)
+            reverse(tx, OrderId { activity, trade_no }, *take_what_is_there, now_ms)
         }
         Deed::Adjust { .. } => adjust(tx, act, now_ms),
         Deed::Freeze { user_id } => {
@@ -222,26 +234,25 @@ fn perform(tx: &mut dyn Transaction, act: &StoredAct, now_ms: i64) -> Result<Eff
 /// Ends an order that waits for its payer: it has paid, has not, or nobody knows (`None`).
 fn end_order(
     tx: &mut dyn Transaction,
-    activity: &str,
-    trade_no: &str,
+    id: OrderId<'_>,
     paid: Option<bool>,
     now_ms: i64,
 ) -> Result<Effect, LedgerError> {
-    let found = tx.lock_order(trade_no)?;
-    if let Some(why) = decision::not_waiting(found.as_ref(), activity) {
+    let found = tx.lock_order(id)?;
+    if let Some(why) = decision::not_waiting(found.as_ref()) {
         return Ok(Effect::NotDone(why));
     }
     let Some((order, _)) = found else { return Ok(Effect::NotDone("there is no such order".into())) };
     let payer = &order.payer;
     let (finish, detail) = match paid {
-        Some(true) => (tx.post(&[trade_no], now_ms)?, format!("credited as paid by {payer}")),
+        Some(true) => (tx.post(&[id], now_ms)?, format!("credited as paid by {payer}")),
         // Released, not refused by its payer: a replay asks that payer again, and no other one (I1).
         Some(false) => {
-            let ended = tx.release(&[(trade_no, Reason::Released)], now_ms)?;
+            let ended = tx.release(&[(id, Reason::Released)], now_ms)?;
             (ended, format!("given back to its budget; {payer} has not paid it"))
         }
         None => {
-            let ended = tx.release(&[(trade_no, Reason::Released)], now_ms)?;
+            let ended = tx.release(&[(id, Reason::Released)], now_ms)?;
             (ended, format!("released; nobody knows whether {payer} has paid it"))
         }
     };
@@ -251,21 +262,20 @@ fn end_order(
 fn end_withdrawal(
     tx: &mut dyn Transaction,
     act: &StoredAct,
-    user_id: i64,
-    id: &str,
+    id: WithdrawalId<'_>,
     paid: bool,
     now_ms: i64,
 ) -> Result<Effect, LedgerError> {
     // Its user never changes. Whether it is held is looked at again, under its lock, by the step that ends it.
     let found = tx.withdrawal(id)?;
-    if let Some(why) = decision::not_held(found.as_ref(), user_id) {
+    if let Some(why) = decision::not_held(found.as_ref()) {
         return Ok(Effect::NotDone(why));
     }
     let Some(found) = found else { return Ok(Effect::NotDone("there is no such withdrawal".into())) };
     let (finish, detail) = if paid {
         (tx.pay_out(&[id], now_ms)?, format!("ended as paid by {}", found.payer))
     } else {
-        let why = format!("settled by {}", reference(act.id));
+        let why = format!("settled by {}", name(act.id));
         (tx.give_back(&[(id, &why)], now_ms)?, format!("given back; {} has not paid it", found.payer))
     };
     Ok(Effect::of(decision::not_done(finish.first()), detail, found.withdrawal.amount))
@@ -273,22 +283,23 @@ fn end_withdrawal(
 
 fn reverse(
     tx: &mut dyn Transaction,
-    activity: &str,
-    trade_no: &str,
+    id: OrderId<'_>,
     take_what_is_there: bool,
     now_ms: i64,
 ) -> Result<Effect, LedgerError> {
-    let found = tx.lock_order(trade_no)?;
-    if let Some(why) = decision::not_credited(found.as_ref(), activity) {
+    let found = tx.lock_order(id)?;
+    if let Some(why) = decision::not_credited(found.as_ref()) {
         return Ok(Effect::NotDone(why));
     }
     // Under the order's lock: of two reversals the second one finds the first.
-    if let Some(why) = reversed_before(tx, activity, trade_no)? {
+    if let Some(why) = reversed_before(tx, id)? {
         return Ok(Effect::NotDone(why));
     }
-    let (Some((order, _)), Some(payment)) = (found, tx.payment(trade_no)?) else {
+    let Some((order, _)) = found else { return Ok(Effect::NotDone("there is no such order".into())) };
+    let Some(payment) = tx.payment(&order.key)? else {
         return Err(LedgerError::Damaged(format!(
-            "order {trade_no} is credited, and its transfer is missing"
+            "order {} is credited, and its transfer is missing",
+            order.key
         )));
     };
     let movement = Movement {
@@ -300,7 +311,7 @@ fn reverse(
         amount: payment.amount,
         take_what_is_there: take_what_is_there && payment.payee.kind == USER,
         budget: Some(payment.budget_key),
-        reference: trade_no,
+        reference: &order.key,
         time_ms: now_ms,
     };
     let from = if payment.payee.kind == SETTLEMENT { "the payer's settlement" } else { "the user" };
@@ -337,7 +348,7 @@ fn adjust(tx: &mut dyn Transaction, act: &StoredAct, now_ms: i64) -> Result<Effe
         amount: *amount,
         take_what_is_there: false,
         budget,
-        reference: &reference(act.id),
+        reference: &act_reference(act.id),
         time_ms: now_ms,
     };
     let done = if *to_user { "given to the user" } else { "taken from the user" };

@@ -4,7 +4,9 @@ use super::decision::Standing;
 use super::{ActEnd, ActFilter, Proposal, StoredAct};
 use crate::error::LedgerError;
 use crate::journal::{Account, Kind};
-use windfall_contract::accounts::Reason;
+use crate::key::{OrderId, WithdrawalId};
+use crate::withdrawal::StoredWithdrawal;
+use windfall_contract::accounts::{Reason, StoredOrder};
 
 /// Money that an act moves.
 #[derive(Debug, Clone, Copy)]
@@ -74,11 +76,14 @@ pub(crate) trait ActSteps {
     /// The done acts of these kinds about this subject, newest first.
     fn done_acts(&mut self, subject: &str, kinds: &[&str]) -> Result<Vec<StoredAct>, LedgerError>;
 
-    /// An order, which stays as it is until this transaction ends.
-    fn lock_order(&mut self, trade_no: &str) -> Result<Option<Standing>, LedgerError>;
+    /// An order, under whichever key it is stored, which stays as it is until this transaction ends.
+    fn lock_order(&mut self, id: OrderId<'_>) -> Result<Option<Standing>, LedgerError>;
 
-    /// The transfer that paid a credited order.
-    fn payment(&mut self, trade_no: &str) -> Result<Option<Payment>, LedgerError>;
+    /// The orders with this number, of every activity.
+    fn orders_of_number(&mut self, trade_no: &str) -> Result<Vec<StoredOrder>, LedgerError>;
+
+    /// The transfer that paid the credited order that is stored under this key.
+    fn payment(&mut self, key: &str) -> Result<Option<Payment>, LedgerError>;
 
     /// The numbers of a budget key. Missing ones are made.
     fn budget_numbers(
@@ -100,7 +105,10 @@ pub(crate) trait ActSteps {
     -> Result<bool, LedgerError>;
 
     /// A withdrawal as this transaction sees it.
-    fn withdrawal(&mut self, id: &str) -> Result<Option<crate::StoredWithdrawal>, LedgerError>;
+    fn withdrawal(&mut self, id: WithdrawalId<'_>) -> Result<Option<StoredWithdrawal>, LedgerError>;
+
+    /// The withdrawals with this id, of every user.
+    fn withdrawals_of_id(&mut self, id: &str) -> Result<Vec<StoredWithdrawal>, LedgerError>;
 }
 
 /// What is read of acts.

@@ -8,6 +8,7 @@ use super::progress::tail;
 use super::sweep;
 use super::{AuditError, AuditLimits, Compared};
 use crate::error::LedgerError;
+use crate::key::number_of;
 use crate::journal::{CLEARING, PAYOUT, PENDING, POST, SETTLEMENT, USER, VOID};
 
 /// The transfers that are not in the sums. The place stands in the statement, so that the database knows how few they are.
@@ -180,7 +181,7 @@ fn pending(db: &dyn AuditDb, at: i64, found: &mut Vec<Found>) -> Result<(), Ledg
     let sql = format!(
         "{}, wrong AS (
             SELECT program, reference, CAST(sum(kept) AS bigint) AS kept, CAST(sum(moved) AS bigint) AS moved FROM (
-                SELECT program, trade_no AS reference, amount AS kept, 0 AS moved FROM orders WHERE status = 0
+                SELECT program, order_key AS reference, amount AS kept, 0 AS moved FROM orders WHERE status = 0
                 UNION ALL SELECT program, reference, 0, amount FROM audit_pending
                 UNION ALL SELECT debit_holder, reference, 0, CASE kind WHEN {PENDING} THEN amount ELSE -amount END FROM tail
                     WHERE kind IN ({PENDING}, {POST}, {VOID})
@@ -192,7 +193,7 @@ fn pending(db: &dyn AuditDb, at: i64, found: &mut Vec<Found>) -> Result<(), Ledg
     let rows = db.rows(&limited(&sql), &[])?;
     for row in rows.iter().take(FOUND_MAX) {
         let (reserved, pending) = (row[1].int()?, row[2].int()?);
-        let subject = format!("order {} of {}", row[0].text(), row[3].text());
+        let subject = format!("order {} of {}", number_of(row[0].text()), row[3].text());
         let detail = format!("the order is reserved with {reserved}; its pending transfers say {pending}");
         found.push(Found::new(DifferenceKind::WrongPending, subject, detail));
     }

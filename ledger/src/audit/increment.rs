@@ -7,6 +7,7 @@ use crate::error::LedgerError;
 use crate::journal::{
     BUDGET, CLEARING, DIRECT, FUNDING, PAYOUT, PENDING, POST, REVERSAL, SETTLEMENT, USER, VOID,
 };
+use crate::key::{ACT, number_of};
 
 /// `audit_sums.kind` of what a budget key gave; its own number is that of the budget's account.
 pub(super) const USED: i64 = BUDGET;
@@ -77,17 +78,17 @@ fn add_to_pending(place: &str) -> String {
     )
 }
 
-/// Transfers that paid an order which does not say so. An order is found by its number and its budget key, which has its
-/// activity.
+/// Transfers that paid an order which does not say so. An order is found by its key and its budget key. What acts of operators
+/// move is no payment of an order.
 fn wrong_payments(place: &str) -> String {
     format!(
         "{} SELECT t.id, t.reference, t.amount, n.name,
-            CASE WHEN o.trade_no IS NULL OR o.status <> 1 THEN 0 WHEN o.paid_by <> t.id THEN 1 ELSE 2 END
-        FROM moved t LEFT JOIN orders o ON o.trade_no = t.reference AND o.program = t.debit_holder
+            CASE WHEN o.order_key IS NULL OR o.status <> 1 THEN 0 WHEN o.paid_by <> t.id THEN 1 ELSE 2 END
+        FROM moved t LEFT JOIN orders o ON o.order_key = t.reference AND o.program = t.debit_holder
         LEFT JOIN names n ON n.id = t.asset
         LEFT JOIN names p ON t.credit <= {SETTLEMENT} AND p.id = t.credit_holder
         WHERE t.debit = {BUDGET} AND t.credit <> {FUNDING} AND t.kind IN ({DIRECT}, {POST})
-            AND (o.trade_no IS NULL OR o.status <> 1 OR o.paid_by <> t.id OR t.amount <> o.amount
+            AND t.reference NOT LIKE '{ACT}%' AND (o.order_key IS NULL OR o.status <> 1 OR o.paid_by <> t.id OR t.amount <> o.amount
                 OR (t.credit = {USER} AND t.credit_holder <> o.user_id)
                 OR (t.credit <= {SETTLEMENT} AND coalesce(p.name, '') <> o.payer))
         ORDER BY t.id LIMIT {}",
@@ -98,8 +99,8 @@ fn wrong_payments(place: &str) -> String {
 
 fn moves_without_withdrawal(place: &str) -> String {
     format!(
-        "SELECT t.id, t.reference, t.amount FROM transfers t LEFT JOIN withdrawals w ON w.id = t.reference
-        WHERE t.{place} >= $1 AND t.{place} < $2 AND (t.debit = {CLEARING} OR t.credit = {CLEARING}) AND w.id IS NULL
+        "SELECT t.id, t.reference, t.amount FROM transfers t LEFT JOIN withdrawals w ON w.withdrawal_key = t.reference
+        WHERE t.{place} >= $1 AND t.{place} < $2 AND (t.debit = {CLEARING} OR t.credit = {CLEARING}) AND w.withdrawal_key IS NULL
         ORDER BY t.id LIMIT {}",
         FOUND_MAX + 1
     )
@@ -169,7 +170,7 @@ fn find(db: &dyn AuditDb, params: &[Value<'_>; 2]) -> Result<Vec<Found>, LedgerE
     let payments = db.rows(&wrong_payments(place), params)?;
     for row in &payments {
         let (id, amount) = (row[0].int()?, row[2].int()?);
-        let (order, bonus_type) = (row[1].text(), row[3].text());
+        let (order, bonus_type) = (number_of(row[1].text()), row[3].text());
         let (kind, what) = match row[4].int()? {
             0 => (
                 DifferenceKind::TransferWithoutOrder,
@@ -183,7 +184,7 @@ fn find(db: &dyn AuditDb, params: &[Value<'_>; 2]) -> Result<Vec<Found>, LedgerE
     }
     let moves = db.rows(&moves_without_withdrawal(place), params)?;
     for row in &moves {
-        let detail = format!("{} for withdrawal {}, which does not exist", row[2].int()?, row[1].text());
+        let detail = format!("{} for withdrawal {}, which does not exist", row[2].int()?, number_of(row[1].text()));
         let subject = format!("transfer {}", row[0].int()?);
         found.push(Found::new(DifferenceKind::MovementWithoutWithdrawal, subject, detail));
     }

@@ -8,6 +8,7 @@ use super::differences::{DifferenceKind, Found};
 use super::increment::{FOUND_MAX, sides};
 use crate::error::LedgerError;
 use crate::journal::{CLEARING, DIRECT, PAYOUT, USER};
+use crate::key::number_of;
 use crate::withdrawal::WithdrawalStatus;
 
 /// The stages of a sweep: what is swept.
@@ -23,7 +24,7 @@ struct Page {
     last: Option<Key>,
 }
 
-/// The key of a row: the asset and the holder of an account, the number and the budget key of an order, a withdrawal's id.
+/// The key of a row: the asset and the holder of an account, the key and the budget key of an order, a withdrawal's key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Key {
     text: String,
@@ -147,7 +148,7 @@ fn accounts(
 fn orders(db: &dyn AuditDb, limit: u32, after: &Key, found: &mut Vec<Found>) -> Result<Page, LedgerError> {
     let from = vec![Value::Text(&after.text), Value::Int(after.first)];
     let end = format!(
-        "SELECT trade_no, program FROM orders WHERE (trade_no, program) > ($1, $2) ORDER BY trade_no, program \
+        "SELECT order_key, program FROM orders WHERE (order_key, program) > ($1, $2) ORDER BY order_key, program \
          LIMIT 1 OFFSET {}",
         limit - 1
     );
@@ -157,24 +158,24 @@ fn orders(db: &dyn AuditDb, limit: u32, after: &Key, found: &mut Vec<Found>) -> 
     };
     let rows = match &last {
         Some(_) => u64::from(limit),
-        None => rest(db, "SELECT count(*) FROM orders WHERE (trade_no, program) > ($1, $2)", &from)?,
+        None => rest(db, "SELECT count(*) FROM orders WHERE (order_key, program) > ($1, $2)", &from)?,
     };
     let mut params = from;
     if let Some(last) = &last {
         params.extend([Value::Text(&last.text), Value::Int(last.first)]);
     }
-    let upper = if last.is_some() { "AND (o.trade_no, o.program) <= ($3, $4)" } else { "" };
+    let upper = if last.is_some() { "AND (o.order_key, o.program) <= ($3, $4)" } else { "" };
     let sql = format!(
-        "SELECT o.trade_no, o.paid_by, o.amount, a.name FROM orders o
-        LEFT JOIN transfers t ON t.id = o.paid_by AND t.reference = o.trade_no
+        "SELECT o.order_key, o.paid_by, o.amount, a.name FROM orders o
+        LEFT JOIN transfers t ON t.id = o.paid_by AND t.reference = o.order_key
         LEFT JOIN programs p ON p.id = o.program LEFT JOIN names a ON a.id = p.activity
-        WHERE o.status = 1 AND t.id IS NULL AND (o.trade_no, o.program) > ($1, $2) {upper}
-        ORDER BY o.trade_no, o.program LIMIT {}",
+        WHERE o.status = 1 AND t.id IS NULL AND (o.order_key, o.program) > ($1, $2) {upper}
+        ORDER BY o.order_key, o.program LIMIT {}",
         FOUND_MAX + 1
     );
     let wrong = db.rows(&sql, &params)?;
     for row in wrong.iter().take(FOUND_MAX) {
-        let subject = format!("order {} of {}", row[0].text(), row[3].text());
+        let subject = format!("order {} of {}", number_of(row[0].text()), row[3].text());
         let detail =
             format!("it is credited with {}; there is no transfer {} of it", row[2].int()?, row[1].int()?);
         found.push(Found::new(DifferenceKind::OrderWithoutTransfer, subject, detail));
@@ -190,15 +191,15 @@ fn wrong_withdrawals(upper: &str) -> String {
     let back = format!("m.credit = {USER}");
     let count = |what: &str| format!("sum(CASE WHEN {what} THEN 1 ELSE 0 END)");
     format!(
-        "SELECT w.id, w.status FROM withdrawals w LEFT JOIN transfers m ON m.reference = w.id
+        "SELECT w.withdrawal_key, w.status, w.user_id FROM withdrawals w LEFT JOIN transfers m ON m.reference = w.withdrawal_key
              AND (m.debit = {CLEARING} OR m.credit = {CLEARING})
-         WHERE w.id > $1 {upper} GROUP BY w.id, w.status HAVING {} <> 1
+         WHERE w.withdrawal_key > $1 {upper} GROUP BY w.withdrawal_key, w.status, w.user_id HAVING {} <> 1
              OR {} <> CASE WHEN w.status = {paid} THEN 1 ELSE 0 END
              OR {} <> CASE WHEN w.status = {refused} THEN 1 ELSE 0 END
              OR sum(CASE WHEN m.asset <> w.asset OR m.amount <> w.amount OR m.kind <> {DIRECT}
                  OR NOT ({hold} AND m.debit = {USER} AND m.debit_holder = w.user_id
                      OR {back} AND m.credit_holder = w.user_id OR {pay}) THEN 1 ELSE 0 END) > 0
-         ORDER BY w.id LIMIT {}",
+         ORDER BY w.withdrawal_key LIMIT {}",
         count(&hold),
         count(&pay),
         count(&back),
@@ -213,23 +214,23 @@ fn withdrawals(
     found: &mut Vec<Found>,
 ) -> Result<Page, LedgerError> {
     let mut params = vec![Value::Text(&after.text)];
-    let end = format!("SELECT id FROM withdrawals WHERE id > $1 ORDER BY id LIMIT 1 OFFSET {}", limit - 1);
+    let end = format!("SELECT withdrawal_key FROM withdrawals WHERE withdrawal_key > $1 ORDER BY withdrawal_key LIMIT 1 OFFSET {}", limit - 1);
     let ends = db.rows(&end, &params)?;
     let last = ends.first().map(|row| Key { text: row[0].text().to_owned(), first: 0, second: 0 });
     let rows = match &last {
         Some(_) => u64::from(limit),
-        None => rest(db, "SELECT count(*) FROM withdrawals WHERE id > $1", &params)?,
+        None => rest(db, "SELECT count(*) FROM withdrawals WHERE withdrawal_key > $1", &params)?,
     };
     if let Some(last) = &last {
         params.push(Value::Text(&last.text));
     }
-    let sql = wrong_withdrawals(if last.is_some() { "AND w.id <= $2" } else { "" });
+    let sql = wrong_withdrawals(if last.is_some() { "AND w.withdrawal_key <= $2" } else { "" });
     let wrong: Vec<Row> = db.rows(&sql, &params)?;
     for row in wrong.iter().take(FOUND_MAX) {
         let detail = format!("its status is {}, and its movements are others", row[1].int()?);
         found.push(Found::new(
             DifferenceKind::WrongWithdrawal,
-            format!("withdrawal {}", row[0].text()),
+            format!("withdrawal {} of user {}", number_of(row[0].text()), row[2].int()?),
             detail,
         ));
     }

@@ -13,7 +13,7 @@ use super::session::Session;
 use super::state::PgTx;
 use super::transfers::Rows;
 use super::withdrawals::{self, Accounts};
-use super::{budget_keys::BudgetKey, read};
+use super::{budget_keys::BudgetKey, orders, read};
 use crate::acts::decision::{Standing, part};
 use crate::acts::perform::{of_json, to_json};
 use crate::acts::steps::{ActReads, ActSteps, BudgetNumbers, Moved, Movement, Payment};
@@ -21,11 +21,13 @@ use crate::acts::{ActEnd, ActFilter, ActOutcome, Operator, Proposal, StoredAct};
 use crate::budget::Take;
 use crate::error::LedgerError;
 use crate::journal::{Account, BUDGET, Entry, USER};
+use crate::key::{OrderId, WithdrawalId};
 use crate::model::{Awaits, Order};
 use crate::withdrawal::StoredWithdrawal;
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use tokio_postgres::Row;
+use windfall_contract::accounts::StoredOrder;
 
 /// Made in the transaction that proposes the first act. Whoever appends to `withdrawals` may do so here, too.
 const TABLES: &str = r#"
@@ -262,24 +264,31 @@ impl ActSteps for PgTx<'_> {
         rows.iter().map(|row| Ok(stored(row)?.0)).collect()
     }
 
-    fn lock_order(&mut self, trade_no: &str) -> Result<Option<Standing>, LedgerError> {
-        // Read by later statements: what was waited for is what they see.
+    fn lock_order(&mut self, id: OrderId<'_>) -> Result<Option<Standing>, LedgerError> {
+        let keys = orders::candidates(self.session.shape(), [id].into_iter());
+        let keys: Vec<&str> = keys.iter().map(|key| &**key).collect();
+        // Read by later statements: what was waited for is what they see. Of another activity nothing is locked.
         let locked = self.session.query(
-            "SELECT reason FROM orders WHERE trade_no = $1 ORDER BY trade_no FOR NO KEY UPDATE",
-            &[&trade_no],
+            "SELECT o.reason FROM orders o JOIN programs p ON p.id = o.program JOIN names a ON a.id = p.activity \
+             WHERE o.order_key = ANY($1) AND a.name = $2 ORDER BY o.order_key FOR NO KEY UPDATE OF o",
+            &[&keys, &id.activity],
         )?;
         let Some(row) = locked.first() else { return Ok(None) };
         let awaits = Awaits::of_code(i64::from(cell::<i16>(row, 0)?));
-        let order = read::orders(self.session, &[trade_no])?.pop().flatten();
+        let order = read::orders(self.session, &[id])?.pop().flatten();
         Ok(order.map(|order| (order, awaits)))
     }
 
-    fn payment(&mut self, trade_no: &str) -> Result<Option<Payment>, LedgerError> {
+    fn orders_of_number(&mut self, trade_no: &str) -> Result<Vec<StoredOrder>, LedgerError> {
+        read::orders_of_number(self.session, trade_no)
+    }
+
+    fn payment(&mut self, key: &str) -> Result<Option<Payment>, LedgerError> {
         let budget = small(BUDGET);
         let rows = self.session.query(
             "SELECT t.asset, t.debit_holder, t.credit, t.credit_holder, t.amount FROM orders o \
-             JOIN transfers t ON t.id = o.paid_by AND t.reference = o.trade_no AND t.debit = $2 WHERE o.trade_no = $1",
-            &[&trade_no, &budget],
+             JOIN transfers t ON t.id = o.paid_by AND t.reference = o.order_key AND t.debit = $2 WHERE o.order_key = $1",
+            &[&key, &budget],
         )?;
         let Some(row) = rows.first() else { return Ok(None) };
         let payee = Account { kind: i64::from(cell::<i16>(row, 2)?), holder: cell(row, 3)? };
@@ -379,8 +388,12 @@ impl ActSteps for PgTx<'_> {
         Ok(changed == 1)
     }
 
-    fn withdrawal(&mut self, id: &str) -> Result<Option<StoredWithdrawal>, LedgerError> {
+    fn withdrawal(&mut self, id: WithdrawalId<'_>) -> Result<Option<StoredWithdrawal>, LedgerError> {
         withdrawals::one(self.session, id)
+    }
+
+    fn withdrawals_of_id(&mut self, id: &str) -> Result<Vec<StoredWithdrawal>, LedgerError> {
+        withdrawals::of_id(self.session, id)
     }
 }
 

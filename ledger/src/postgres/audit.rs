@@ -5,6 +5,7 @@ use super::link::{Address, Link, Purpose};
 use super::options::PostgresOptions;
 use super::position;
 use super::session::Session;
+use super::shape::spell_check;
 use crate::audit::{AuditDb, AuditError, Cell, TABLE_NAMES, Value, tables};
 use crate::error::{LedgerError, OpenError};
 use crate::guard::Guard;
@@ -156,12 +157,14 @@ impl AuditDb for PgAudit {
 
     fn rows(&self, sql: &str, params: &[Value<'_>]) -> Result<Vec<Vec<Cell>>, LedgerError> {
         let params: Vec<&(dyn ToSql + Sync)> = params.iter().map(param).collect();
-        self.session()?.query_with(sql, &params)?.iter().map(cells).collect()
+        let session = self.session()?;
+        session.query_with(&spell_check(session.shape(), sql), &params)?.iter().map(cells).collect()
     }
 
     fn execute(&self, sql: &str, params: &[Value<'_>]) -> Result<u64, LedgerError> {
         let params: Vec<&(dyn ToSql + Sync)> = params.iter().map(param).collect();
-        self.session()?.execute_with(sql, &params)
+        let session = self.session()?;
+        session.execute_with(&spell_check(session.shape(), sql), &params)
     }
 
     fn horizon(&self) -> Result<i64, LedgerError> {

@@ -9,21 +9,21 @@ use crate::error::LedgerError;
 use std::collections::BTreeSet;
 
 /// Whoever appends transfers writes these tables, too.
-const TABLES: &str = r#"
+pub(super) const TABLES: &str = r#"
 CREATE TABLE IF NOT EXISTS order_copies (
     program bigint NOT NULL,
-    trade_no text COLLATE "C" NOT NULL,
+    reference text COLLATE "C" NOT NULL,
     next_write_ms bigint NOT NULL,
-    PRIMARY KEY (program, trade_no)
+    PRIMARY KEY (program, reference)
 );
 CREATE INDEX IF NOT EXISTS order_copies_due ON order_copies (program, next_write_ms);
 CREATE TABLE IF NOT EXISTS order_copies_listing (
     one boolean NOT NULL PRIMARY KEY CHECK (one),
     next_ms bigint NOT NULL,
-    trade_no text COLLATE "C" NOT NULL,
+    reference text COLLATE "C" NOT NULL,
     program bigint NOT NULL
 );
-INSERT INTO order_copies_listing (one, next_ms, trade_no, program) VALUES (true, 0, '', 0) ON CONFLICT DO NOTHING;
+INSERT INTO order_copies_listing (one, next_ms, reference, program) VALUES (true, 0, '', 0) ON CONFLICT DO NOTHING;
 DO $$ DECLARE allowed record; BEGIN
     FOR allowed IN SELECT a.grantee FROM pg_class c, aclexplode(c.relacl) a
         WHERE c.oid = 'transfers'::regclass AND a.grantee <> c.relowner AND a.privilege_type = 'INSERT'
@@ -40,22 +40,22 @@ const ARE_THERE: &str = "SELECT to_regclass('order_copies_listing') IS NOT NULL,
 /// $1 is the present time, $2 the age, $3 the pause, $4 the limit. A next pass that is further away than a pause was set by a
 /// clock that is ahead, and is not waited for.
 const LIST: &str = "WITH own AS ( \
-        SELECT one, trade_no, program FROM order_copies_listing \
+        SELECT one, reference, program FROM order_copies_listing \
         WHERE one AND NOT (next_ms > $1::bigint AND next_ms <= $1::bigint + $3::bigint) FOR UPDATE SKIP LOCKED \
     ), page AS MATERIALIZED ( \
-        SELECT o.trade_no, o.program, o.created_ms FROM own, LATERAL ( \
-            SELECT r.trade_no, r.program, r.created_ms FROM orders r \
+        SELECT o.reference, o.program, o.created_ms FROM own, LATERAL ( \
+            SELECT r.order_key AS reference, r.program, r.created_ms FROM orders r \
             WHERE r.status = 0 AND r.created_ms <= $1::bigint - $2::bigint \
-                AND (r.trade_no, r.program) > (own.trade_no, own.program) \
-            ORDER BY r.trade_no, r.program LIMIT $4::bigint) AS o \
+                AND (r.order_key, r.program) > (own.reference, own.program) \
+            ORDER BY r.order_key, r.program LIMIT $4::bigint) AS o \
     ), made AS ( \
-        INSERT INTO order_copies (program, trade_no, next_write_ms) \
-        SELECT program, trade_no, created_ms + $2::bigint FROM page ON CONFLICT DO NOTHING \
+        INSERT INTO order_copies (program, reference, next_write_ms) \
+        SELECT program, reference, created_ms + $2::bigint FROM page ON CONFLICT DO NOTHING \
     ), counted AS (SELECT count(*) AS orders FROM page \
-    ), last AS (SELECT trade_no, program FROM page ORDER BY trade_no DESC, program DESC LIMIT 1 \
+    ), last AS (SELECT reference, program FROM page ORDER BY reference DESC, program DESC LIMIT 1 \
     ), moved AS ( \
         UPDATE order_copies_listing s SET \
-            trade_no = CASE WHEN c.orders >= $4::bigint THEN l.trade_no ELSE '' END, \
+            reference = CASE WHEN c.orders >= $4::bigint THEN l.reference ELSE '' END, \
             program = CASE WHEN c.orders >= $4::bigint THEN l.program ELSE 0 END, \
             next_ms = CASE WHEN c.orders >= $4::bigint THEN $1::bigint ELSE $1::bigint + $3::bigint END \
         FROM own CROSS JOIN counted c LEFT JOIN last l ON true WHERE s.one = own.one \
@@ -67,18 +67,18 @@ const KEYS: &str = "SELECT p.id, a.name, s.name, b.name FROM programs p JOIN nam
 
 /// $1 are budget keys, $2 the time by which they were due, $3 the limit. A row that another process has taken meanwhile is
 /// locked, or has another time by then, and is passed over.
-const DUE: &str = "SELECT program, trade_no FROM order_copies WHERE program = ANY($1) AND next_write_ms <= $2 \
+const DUE: &str = "SELECT program, reference FROM order_copies WHERE program = ANY($1) AND next_write_ms <= $2 \
     ORDER BY next_write_ms LIMIT $3 FOR UPDATE SKIP LOCKED";
-const RESERVED: &str = "SELECT o.trade_no, o.user_id, a.name, s.name, b.name, o.amount, o.status, o.reason, o.created_ms, \
-    o.took_ms, o.payer, o.program FROM unnest($1::bigint[], $2::text[]) AS d(program, trade_no) \
-    JOIN orders o ON o.trade_no = d.trade_no AND o.program = d.program \
+const RESERVED: &str = "SELECT o.order_key, o.user_id, a.name, s.name, b.name, o.amount, o.status, o.reason, o.created_ms, \
+    o.took_ms, o.payer, o.program FROM unnest($1::bigint[], $2::text[]) AS d(program, reference) \
+    JOIN orders o ON o.order_key = d.reference AND o.program = d.program \
     JOIN programs p ON p.id = o.program JOIN names a ON a.id = p.activity \
     JOIN names s ON s.id = p.scene JOIN names b ON b.id = p.asset WHERE o.status = 0";
-const FORGET: &str = "DELETE FROM order_copies c USING unnest($1::bigint[], $2::text[]) AS w(program, trade_no) \
-    WHERE c.program = w.program AND c.trade_no = w.trade_no";
+const FORGET: &str = "DELETE FROM order_copies c USING unnest($1::bigint[], $2::text[]) AS w(program, reference) \
+    WHERE c.program = w.program AND c.reference = w.reference";
 const NOTE: &str = "UPDATE order_copies c SET next_write_ms = w.next_write_ms \
-    FROM unnest($1::bigint[], $2::text[], $3::bigint[]) AS w(program, trade_no, next_write_ms) \
-    WHERE c.program = w.program AND c.trade_no = w.trade_no";
+    FROM unnest($1::bigint[], $2::text[], $3::bigint[]) AS w(program, reference, next_write_ms) \
+    WHERE c.program = w.program AND c.reference = w.reference";
 
 /// Whether the tables can be used; they are made where they are missing. Many processes may do so at once.
 fn are_there(session: &Session, schema: &str) -> Result<bool, LedgerError> {
@@ -149,9 +149,9 @@ fn take_locked(session: &Session, which: &TakeCopies<'_>) -> Result<TakenCopies,
     if due.is_empty() {
         return Ok(taken);
     }
-    let (programs, trade_nos): (Vec<i64>, Vec<&str>) =
-        due.iter().map(|(program, trade_no)| (*program, trade_no.as_str())).unzip();
-    for row in &session.query(RESERVED, &[&programs, &trade_nos])? {
+    let (programs, keys): (Vec<i64>, Vec<&str>) =
+        due.iter().map(|(program, key)| (*program, key.as_str())).unzip();
+    for row in &session.query(RESERVED, &[&programs, &keys])? {
         taken.orders.push(LostOrder { program: cell(row, 11)?, order: order(row)? });
     }
     let leases: Vec<WrittenCopy<'_>> = taken
@@ -159,17 +159,17 @@ fn take_locked(session: &Session, which: &TakeCopies<'_>) -> Result<TakenCopies,
         .iter()
         .map(|one| WrittenCopy {
             program: one.program,
-            trade_no: &one.order.trade_no,
+            key: &one.order.key,
             next_write_ms: which.lease_ends_ms,
         })
         .collect();
     note(session, &leases)?;
-    let is_taken: BTreeSet<(i64, &str)> = leases.iter().map(|one| (one.program, one.trade_no)).collect();
+    let is_taken: BTreeSet<(i64, &str)> = leases.iter().map(|one| (one.program, one.key)).collect();
     // They have ended meanwhile.
-    let (programs, trade_nos): (Vec<i64>, Vec<&str>) =
-        programs.into_iter().zip(trade_nos).filter(|one| !is_taken.contains(one)).unzip();
+    let (programs, keys): (Vec<i64>, Vec<&str>) =
+        programs.into_iter().zip(keys).filter(|one| !is_taken.contains(one)).unzip();
     if !programs.is_empty() {
-        session.execute(FORGET, &[&programs, &trade_nos])?;
+        session.execute(FORGET, &[&programs, &keys])?;
     }
     Ok(taken)
 }
@@ -179,7 +179,7 @@ pub(super) fn note(session: &Session, written: &[WrittenCopy<'_>]) -> Result<(),
         return Ok(());
     }
     let programs: Vec<i64> = written.iter().map(|one| one.program).collect();
-    let trade_nos: Vec<&str> = written.iter().map(|one| one.trade_no).collect();
+    let keys: Vec<&str> = written.iter().map(|one| one.key).collect();
     let next: Vec<i64> = written.iter().map(|one| one.next_write_ms).collect();
-    session.execute(NOTE, &[&programs, &trade_nos, &next]).map(drop)
+    session.execute(NOTE, &[&programs, &keys, &next]).map(drop)
 }

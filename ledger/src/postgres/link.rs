@@ -2,7 +2,7 @@
 
 use super::options::PostgresOptions;
 use super::session::Session;
-use super::shape::{KNOWN, Shape};
+use super::shape::{FIVE, KNOWN, Shape, THREE};
 use super::{failover, position, schema, tls};
 use crate::error::{LedgerError, OpenError};
 use crate::guard::Guard;
@@ -37,8 +37,8 @@ pub(crate) struct Address {
     pub older_name: String,
     /// Whether a connection that was made from this address has found the tables, or made them. No other one makes any.
     opened: Arc<AtomicBool>,
-    /// Whether it was logged that the tables are of version 3.
-    told_three: Arc<AtomicBool>,
+    /// Whether it was logged that the tables are of an older version.
+    told_older: Arc<AtomicBool>,
     /// Whether it was logged that the tables are no ledger of Windfall, or that the server refuses this client.
     told: Arc<AtomicBool>,
     /// Compares every connection with the ledger's marks.
@@ -75,11 +75,11 @@ impl Address {
             .keepalives_retries(3);
         let name = config.get_application_name().unwrap_or(NAME);
         let older_name = name[..name.floor_char_boundary(NAME_BYTES_MAX)].to_owned();
-        config.application_name(marked(&older_name));
+        config.application_name(marked_as(&older_name, KNOWN));
         let place = place(&config, &options.schema);
-        let (opened, told_three, told) = (Arc::default(), Arc::default(), Arc::default());
+        let (opened, told_older, told) = (Arc::default(), Arc::default(), Arc::default());
         let options = options.clone();
-        Ok(Self { config, security, options, place, older_name, opened, told_three, told, guard: None })
+        Ok(Self { config, security, options, place, older_name, opened, told_older, told, guard: None })
     }
 
     /// The name of the ledger whatever server it is on: its database and its schema.
@@ -121,11 +121,12 @@ impl Address {
         Ok(session)
     }
 
-    /// Logs once that the tables are of version 3.
+    /// Logs once that the tables are of an older version.
     fn tell_shape(&self, shape: Shape) {
-        if shape == Shape::Three && !self.told_three.swap(true, AcqRel) {
+        if shape != Shape::Keyed && !self.told_older.swap(true, AcqRel) {
+            let version = if shape == Shape::Three { THREE } else { FIVE };
             tracing::warn!(
-                "{}: its schema has version 3, which processes of older versions write too; run windfall ledger migrate when \
+                "{}: its schema has version {version}, which processes of older versions write too; run windfall ledger migrate when \
                  none of them is left",
                 self.place
             );
@@ -140,9 +141,9 @@ impl Address {
     }
 }
 
-/// The name of a connection of this build: older ones put no version behind it.
-fn marked(name: &str) -> String {
-    let mark = format!("/{KNOWN}");
+/// The name of a connection of a build that writes this version: those of before version 4 put none behind it.
+pub(crate) fn marked_as(name: &str, version: i64) -> String {
+    let mark = format!("/{version}");
     let end = name.floor_char_boundary(NAME_BYTES_MAX - mark.len());
     format!("{}{mark}", &name[..end])
 }

@@ -1,11 +1,11 @@
-//! `windfall ledger migrate`: makes the journal when no process of an older version is left. Why that is sound whatever this
+//! `windfall ledger migrate`: brings the tables to the newest version when no process of an older version is left. Why that is sound whatever this
 //! command sees stands in [`shape`](super::shape); what it looks for here spares people a process that can grant nothing.
 
 use super::budget_keys::cell;
-use super::link::{Address, NAME};
+use super::link::{Address, NAME, marked_as};
 use super::options::PostgresOptions;
 use super::session::Session;
-use super::shape::KNOWN;
+use super::shape::{FIVE, KNOWN, THREE};
 use super::{position, prepare, schema};
 use crate::error::{LedgerError, OpenError};
 use crate::guard::Guard;
@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 
 /// The pause between two looks at the server's connections.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// Connections of older versions; a name of theirs has no version behind it.
+/// Connections of older versions; a name of theirs has no version behind it, or an older one.
 const OLDER: &str = "SELECT pid, \
     CASE WHEN client_addr IS NOT NULL THEN host(client_addr) WHEN usename = current_user THEN 'this host' \
     ELSE 'a host that only its own user may know' END, application_name FROM pg_stat_activity \
-    WHERE datname = current_database() AND pid <> pg_backend_pid() AND application_name IN ($1, $2) ORDER BY pid";
+    WHERE datname = current_database() AND pid <> pg_backend_pid() AND application_name = ANY($1) ORDER BY pid";
 
 /// How a ledger of an older version is migrated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,9 +65,11 @@ pub(crate) fn migrate(
     }
     // Once more under the locks: another process may have noted meanwhile that the ledger lacks something.
     let longest = Duration::from_millis(options.longest_ms);
-    let from = schema::make_journal(&session, &address, longest, || holds_marks(&session, &address, guard))?;
+    let from = schema::bring_up(&session, &address, longest, || holds_marks(&session, &address, guard))?;
     // The server would come to it within a minute or so, and plan without it until then.
-    if let Err(error) = session.batch("ANALYZE transfers") {
+    if from <= THREE
+        && let Err(error) = session.batch("ANALYZE transfers")
+    {
         tracing::warn!(%error, "{}: the journal is made, and was not analysed", address.place);
     }
     // Until then whoever could append to the old tables appends to the new ones, and a trigger refuses the rest.
@@ -115,7 +117,10 @@ fn watch(session: &Session, address: &Address, time: Duration) -> Result<(), Ope
 }
 
 fn older(session: &Session, address: &Address) -> Result<Vec<String>, LedgerError> {
-    let rows = session.query(OLDER, &[&NAME, &address.older_name])?;
+    let names = [NAME, &address.older_name];
+    let marked = names.iter().flat_map(|name| (FIVE - 1..KNOWN).map(|version| marked_as(name, version)));
+    let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).chain(marked).collect();
+    let rows = session.query(OLDER, &[&names])?;
     rows.iter()
         .map(|row| {
             let (pid, host, name): (i32, String, String) = (cell(row, 0)?, cell(row, 1)?, cell(row, 2)?);

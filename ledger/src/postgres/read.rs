@@ -4,12 +4,13 @@ use super::budget_keys::{cell, text};
 use super::link::Link;
 use super::session::Session;
 use super::shape::Shape;
-use super::{acts, archive, chain, withdrawals};
+use super::{acts, archive, chain, orders as rows, withdrawals};
 use crate::archive::{ArchiveFilter, Archived, Replay};
 use crate::chain::{Names, Page, Row as Sealed, Seal, Unsealed};
 use crate::contract::{Lines, Read};
 use crate::error::LedgerError;
 use crate::journal::{BUDGET, USER, flow_kind};
+use crate::key::{OrderId, WithdrawalId, keys_of, number_of};
 use crate::model::status_of_columns;
 use crate::model::{Awaits, BudgetState, OrderLine, ReservedOrder, Settlement};
 use crate::reconcile::{self, Reconciliation, SETTLEMENTS};
@@ -19,28 +20,47 @@ use std::collections::{HashMap, VecDeque};
 use tokio_postgres::Row;
 use windfall_contract::accounts::{FlowLine, Status, StoredOrder};
 
-/// Orders as they stand: one answer for each number, in order.
-pub(crate) fn orders(session: &Session, trade_nos: &[&str]) -> Result<Vec<Option<StoredOrder>>, LedgerError> {
+/// Orders as they stand: one answer for each, in order.
+pub(crate) fn orders(
+    session: &Session,
+    ids: &[OrderId<'_>],
+) -> Result<Vec<Option<StoredOrder>>, LedgerError> {
+    let keys = rows::candidates(session.shape(), ids.iter().copied());
+    let keys: Vec<&str> = keys.iter().map(|key| &**key).collect();
     let rows = session.query(
-        "SELECT o.trade_no, o.user_id, a.name, s.name, b.name, o.amount, o.status, o.reason, o.created_ms, \
+        "SELECT o.order_key, o.user_id, a.name, s.name, b.name, o.amount, o.status, o.reason, o.created_ms, \
          o.took_ms, o.payer FROM orders o JOIN programs p ON p.id = o.program JOIN names a ON a.id = p.activity \
-         JOIN names s ON s.id = p.scene JOIN names b ON b.id = p.asset WHERE o.trade_no = ANY($1)",
-        &[&trade_nos],
+         JOIN names s ON s.id = p.scene JOIN names b ON b.id = p.asset WHERE o.order_key = ANY($1)",
+        &[&keys],
     )?;
-    let mut found = HashMap::with_capacity(rows.len());
-    for row in &rows {
-        let order = order(row)?;
-        found.insert(order.trade_no.clone(), order);
+    let found = rows.iter().map(order).collect::<Result<Vec<_>, _>>()?;
+    let mut by_id = HashMap::with_capacity(found.len());
+    for order in &found {
+        by_id.insert(OrderId { activity: &order.activity, trade_no: &order.trade_no }, order);
     }
-    Ok(trade_nos.iter().map(|trade_no| found.get(*trade_no).cloned()).collect())
+    Ok(ids.iter().map(|id| by_id.get(id).map(|order| (*order).clone())).collect())
+}
+
+/// The orders with this number, in the order of their keys.
+pub(super) fn orders_of_number(session: &Session, trade_no: &str) -> Result<Vec<StoredOrder>, LedgerError> {
+    let (from, below) = keys_of(trade_no);
+    let rows = session.query(
+        "SELECT o.order_key, o.user_id, a.name, s.name, b.name, o.amount, o.status, o.reason, o.created_ms, \
+         o.took_ms, o.payer FROM orders o JOIN programs p ON p.id = o.program JOIN names a ON a.id = p.activity \
+         JOIN names s ON s.id = p.scene JOIN names b ON b.id = p.asset \
+         WHERE o.order_key = $1 OR (o.order_key >= $2 AND o.order_key < $3) ORDER BY o.order_key",
+        &[&trade_no, &from, &below],
+    )?;
+    rows.iter().map(order).collect()
 }
 
 pub(super) fn order(row: &Row) -> Result<StoredOrder, LedgerError> {
-    let trade_no = text(row, 0)?.to_owned();
-    let status = status(row, 6, &trade_no)?;
+    let key = text(row, 0)?.to_owned();
+    let status = status(row, 6, &key)?;
     let (created_ms, took_ms): (i64, Option<i64>) = (cell(row, 8)?, cell(row, 9)?);
     Ok(StoredOrder {
-        trade_no,
+        trade_no: number_of(&key).to_owned(),
+        key,
         user_id: cell(row, 1)?,
         activity: cell(row, 2)?,
         scene: cell(row, 3)?,
@@ -53,13 +73,13 @@ pub(super) fn order(row: &Row) -> Result<StoredOrder, LedgerError> {
     })
 }
 
-fn status(row: &Row, at: usize, trade_no: &str) -> Result<Status, LedgerError> {
+fn status(row: &Row, at: usize, key: &str) -> Result<Status, LedgerError> {
     let (status, reason): (i16, i16) = (cell(row, at)?, cell(row, at + 1)?);
     status_of_columns(i64::from(status), i64::from(reason))
-        .ok_or_else(|| LedgerError::Damaged(format!("order {trade_no} has an unknown status")))
+        .ok_or_else(|| LedgerError::Damaged(format!("order {key} has an unknown status")))
 }
 
-/// Reserved orders, by order number.
+/// Reserved orders, by key.
 fn reserved(
     session: &Session,
     before_ms: i64,
@@ -67,10 +87,10 @@ fn reserved(
     limit: u32,
 ) -> Result<Vec<ReservedOrder>, LedgerError> {
     let rows = session.query(
-        "SELECT o.trade_no, o.user_id, a.name, s.name, b.name, o.amount, o.status, o.reason, o.created_ms, \
+        "SELECT o.order_key, o.user_id, a.name, s.name, b.name, o.amount, o.status, o.reason, o.created_ms, \
          o.took_ms, o.payer FROM orders o JOIN programs p ON p.id = o.program JOIN names a ON a.id = p.activity \
          JOIN names s ON s.id = p.scene JOIN names b ON b.id = p.asset \
-         WHERE o.status = 0 AND o.created_ms < $1 AND o.trade_no > $2 ORDER BY o.trade_no LIMIT $3",
+         WHERE o.status = 0 AND o.created_ms < $1 AND o.order_key > $2 ORDER BY o.order_key LIMIT $3",
         &[&before_ms, &after, &i64::from(limit)],
     )?;
     rows.iter()
@@ -105,10 +125,10 @@ pub(crate) const FLOW: &str = "WITH RECURSIVE chain AS (
      LEFT JOIN programs p ON t.debit = $4 AND p.id = t.debit_holder LEFT JOIN names n ON n.id = p.activity
      WHERE c.id <> 0 ORDER BY c.asset, c.step";
 /// A page of orders, each with whether the transfer is there that it names.
-pub(crate) const LINES: &str = "SELECT o.trade_no, o.user_id, n.name, o.amount, o.status, o.reason, \
-    EXISTS (SELECT 1 FROM transfers t WHERE t.id = o.paid_by AND t.reference = o.trade_no) \
+pub(crate) const LINES: &str = "SELECT o.order_key, o.user_id, n.name, o.amount, o.status, o.reason, \
+    EXISTS (SELECT 1 FROM transfers t WHERE t.id = o.paid_by AND t.reference = o.order_key), a.name \
     FROM orders o JOIN programs p ON p.id = o.program JOIN names n ON n.id = p.asset \
-    WHERE o.trade_no > $1 ORDER BY o.trade_no LIMIT $2";
+    JOIN names a ON a.id = p.activity WHERE o.order_key > $1 ORDER BY o.order_key LIMIT $2";
 
 /// Walks the chain of each of a user's accounts, at most `limit` steps, and merges them from the newest on.
 fn flow(session: &Session, user_id: i64, limit: usize) -> Result<Vec<FlowLine>, LedgerError> {
@@ -118,8 +138,8 @@ fn flow(session: &Session, user_id: i64, limit: usize) -> Result<Vec<FlowLine>, 
     let mut chains: Vec<VecDeque<FlowLine>> = Vec::new();
     for row in &rows {
         let transfer: i64 = cell(row, 1)?;
-        let trade_no: Option<String> = cell(row, 2)?;
-        let Some(trade_no) = trade_no else {
+        let reference: Option<String> = cell(row, 2)?;
+        let Some(trade_no) = reference.as_deref().map(|key| number_of(key).to_owned()) else {
             return Err(LedgerError::Damaged(format!("transfer {transfer} of user {user_id} is missing")));
         };
         let (bonus_type, activity) = (cell(row, 0)?, cell(row, 3)?);
@@ -173,7 +193,7 @@ fn budgets(session: &Session) -> Result<Vec<BudgetState>, LedgerError> {
 }
 
 /// Every table, for reading each row of it.
-const TABLES: [&str; 12] = [
+const TABLES: [&str; 13] = [
     "names",
     "programs",
     "budget_shards",
@@ -186,8 +206,10 @@ const TABLES: [&str; 12] = [
     "seals",
     "seal_pages",
     "rules_version",
+    "bare_orders",
 ];
-/// Those that version 3 does not have, and those of its own.
+/// Those that older versions do not have, and those of version 3's own.
+const NOT_OF_5: [&str; 1] = ["bare_orders"];
 const NOT_OF_3: [&str; 2] = ["seals", "seal_pages"];
 const OF_3: [&str; 1] = ["withdrawal_moves"];
 
@@ -252,15 +274,19 @@ impl Read for Link {
         flow(&*self.session()?, user_id, limit)
     }
 
-    fn orders(&self, trade_nos: &[&str]) -> Result<Vec<Option<StoredOrder>>, LedgerError> {
-        orders(&*self.session()?, trade_nos)
+    fn orders(&self, ids: &[OrderId<'_>]) -> Result<Vec<Option<StoredOrder>>, LedgerError> {
+        orders(&*self.session()?, ids)
+    }
+
+    fn orders_of_number(&self, trade_no: &str) -> Result<Vec<StoredOrder>, LedgerError> {
+        orders_of_number(&*self.session()?, trade_no)
     }
 
     fn reserved(&self, before_ms: i64, after: &str, limit: u32) -> Result<Vec<ReservedOrder>, LedgerError> {
         reserved(&*self.session()?, before_ms, after, limit)
     }
 
-    fn withdrawal(&self, id: &str) -> Result<Option<StoredWithdrawal>, LedgerError> {
+    fn withdrawal(&self, id: WithdrawalId<'_>) -> Result<Option<StoredWithdrawal>, LedgerError> {
         withdrawals::one(&*self.session()?, id)
     }
 
@@ -342,8 +368,10 @@ impl Read for Link {
 
     fn check(&self) -> Result<(), LedgerError> {
         self.at_one_moment(|session| {
-            let three = session.shape() == Shape::Three;
-            let own = TABLES.into_iter().filter(|table| !three || !NOT_OF_3.contains(table));
+            let (three, keyed) = (session.shape() == Shape::Three, session.shape() == Shape::Keyed);
+            let own = TABLES.into_iter().filter(|table| {
+                (!three || !NOT_OF_3.contains(table)) && (keyed || !NOT_OF_5.contains(table))
+            });
             for table in own.chain(OF_3.into_iter().filter(|_| three)) {
                 // As text, so that every value of every row is looked at.
                 session.query_stored(&format!("SELECT sum(length(t::text)) FROM {table} t")).map_err(
@@ -373,17 +401,24 @@ impl OrderLines<'_> {
     fn fill(&mut self) -> Result<(), LedgerError> {
         let rows = self.link.session()?.query(LINES, &[&self.last, &PAGE])?;
         for row in &rows {
-            let trade_no = text(row, 0)?.to_owned();
-            let status = status(row, 4, &trade_no)?;
+            let key = text(row, 0)?;
+            let status = status(row, 4, key)?;
             let own = u32::from(cell::<bool>(row, 6)?);
-            let credits = own.saturating_add(self.extra.get(&trade_no).copied().unwrap_or(0));
+            let credits = own.saturating_add(self.extra.get(key).copied().unwrap_or(0));
             let (user_id, bonus_type, amount) = (cell(row, 1)?, cell(row, 2)?, cell(row, 3)?);
-            self.page.push_back(OrderLine { trade_no, user_id, bonus_type, amount, status, credits });
+            let (activity, trade_no) = (cell(row, 7)?, number_of(key).to_owned());
+            self.page.push_back(OrderLine {
+                activity,
+                trade_no,
+                user_id,
+                bonus_type,
+                amount,
+                status,
+                credits,
+            });
+            key.clone_into(&mut self.last);
         }
         self.done = rows.len() < usize::try_from(PAGE).unwrap_or(usize::MAX);
-        if let Some(line) = self.page.back() {
-            self.last.clone_from(&line.trade_no);
-        }
         Ok(())
     }
 }

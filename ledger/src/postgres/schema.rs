@@ -8,11 +8,13 @@ use std::time::Duration;
 
 /// The migrations. Each is applied once, in order, in the transaction that records it. Never change one that was
 /// released: add the next one, and raise `KNOWN`.
-const MIGRATIONS: [(i64, &str); 5] = [(1, V1), (2, V2), (3, V3), (4, V4), (5, V5)];
+const MIGRATIONS: [(i64, &str); 6] = [(1, V1), (2, V2), (3, V3), (4, V4), (5, V5), (6, V6)];
 /// The tables that are locked while the journal is made, in the order in which transactions come to them: in another order
 /// each writer that waits would be in a deadlock.
 const LOCKED: &str = "schema_version, rules_version, orders, names, programs, budget_shards, accounts, withdrawals, \
     transfers, withdrawal_moves";
+/// The same where the journal is there.
+const LOCKED_5: &str = "schema_version, rules_version, orders, withdrawals";
 /// How long the locks are waited for at once, and the pause before they are asked for again: who waits for them lets
 /// nobody else through.
 const LOCK_MS: u64 = 2_000;
@@ -315,8 +317,33 @@ DO $$ DECLARE allowed record; BEGIN
 END $$;
 "#;
 
+/// Orders count within their activities, and withdrawals belong to their users ([`key`](crate::key)). What was made before
+/// keeps its number, or its id, as its key; a row of `bare_orders` says that there may be such orders. No row is changed, so
+/// it takes no longer than its locks.
+///
+/// Processes of older versions must not go on: they would take two orders of one number for one. Every statement of theirs
+/// that reads or changes an order or a withdrawal names a column that has another name from now on.
+const V6: &str = r#"
+ALTER TABLE orders RENAME COLUMN trade_no TO order_key;
+ALTER TABLE withdrawals RENAME COLUMN id TO withdrawal_key;
+ALTER TABLE withdrawals ADD COLUMN payer_key text COLLATE "C" NOT NULL DEFAULT '';
+CREATE TABLE bare_orders (
+    one boolean NOT NULL PRIMARY KEY CHECK (one)
+);
+INSERT INTO bare_orders SELECT true WHERE EXISTS (SELECT 1 FROM orders);
+-- A new table of the same owner: whoever reads orders reads it.
+DO $$ DECLARE allowed record; BEGIN
+    FOR allowed IN SELECT a.grantee FROM pg_class c, aclexplode(c.relacl) a
+        WHERE c.oid = 'orders'::regclass AND a.grantee <> c.relowner AND a.privilege_type = 'SELECT'
+    LOOP
+        EXECUTE format('GRANT SELECT ON bare_orders TO %s',
+            CASE allowed.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(allowed.grantee)) END);
+    END LOOP;
+END $$;
+"#;
+
 /// Makes the tables where there are none, and brings those of versions 1 and 2 to version 3, which older processes can
-/// still write. Those of version 3 stay as they are: only [`make_journal`] changes them. Many processes may call it at
+/// still write. Those of versions 3 and 5 stay as they are: only [`bring_up`] changes them. Many processes may call it at
 /// once: one does the work, the others wait for it.
 pub(crate) fn open(session: &Session, address: &Address) -> Result<(), OpenError> {
     // No rights to make anything are needed where everything is there.
@@ -333,9 +360,9 @@ pub(crate) fn open(session: &Session, address: &Address) -> Result<(), OpenError
     adopt(session, address, found)
 }
 
-/// Makes the journal of tables of version 1 to 3, if `allowed` says so when they are locked. Returns the version that was
+/// Brings tables of any older version to the newest one, if `allowed` says so when they are locked. Returns the version that was
 /// found. Nothing is changed before all of it is done.
-pub(crate) fn make_journal(
+pub(crate) fn bring_up(
     session: &Session,
     address: &Address,
     longest: Duration,
@@ -351,13 +378,13 @@ pub(crate) fn make_journal(
         return Err(absent(address));
     }
     apply(session, address, found, THREE)?;
-    lock(session, address)?;
+    lock(session, address, if found <= THREE { LOCKED } else { LOCKED_5 })?;
     allowed()?;
-    take_time(session, address, longest)?;
+    take_time(session, address, longest, found <= THREE)?;
     apply(session, address, THREE.max(found), KNOWN).map_err(|error| match error {
         error if error.may_pass() => error,
         error => OpenError::Invalid(format!(
-            "{}: the transfers cannot be copied into the journal, and nothing was changed: {error}",
+            "{}: the tables cannot be migrated, and nothing was changed: {error}",
             address.place
         )),
     })?;
@@ -401,13 +428,13 @@ fn apply(session: &Session, address: &Address, found: i64, goal: i64) -> Result<
 }
 
 /// Locks the tables alone, in attempts that are short, with writers going on in between.
-fn lock(session: &Session, address: &Address) -> Result<(), OpenError> {
+fn lock(session: &Session, address: &Address, tables: &str) -> Result<(), OpenError> {
     let run = |sql: &str| session.open_batch(sql, &address.place);
     let mut attempt = 1;
     loop {
         run("SAVEPOINT unlocked")?;
         let locked =
-            run(&format!("SET LOCAL lock_timeout = {LOCK_MS}; LOCK TABLE {LOCKED} IN ACCESS EXCLUSIVE MODE"));
+            run(&format!("SET LOCAL lock_timeout = {LOCK_MS}; LOCK TABLE {tables} IN ACCESS EXCLUSIVE MODE"));
         match locked {
             Err(error) if error.may_pass() && !session.is_broken() && attempt < LOCK_ATTEMPTS => {
                 tracing::warn!(attempt, %error, "{}: its tables are in use, and cannot be migrated yet", address.place);
@@ -421,8 +448,11 @@ fn lock(session: &Session, address: &Address) -> Result<(), OpenError> {
 }
 
 /// A migration that copies a large table may take as long as its operator says.
-fn take_time(session: &Session, address: &Address, longest: Duration) -> Result<(), OpenError> {
+fn take_time(session: &Session, address: &Address, longest: Duration, copies: bool) -> Result<(), OpenError> {
     let run = |sql: &str| session.open_batch(sql, &address.place);
+    if !copies {
+        return Ok(());
+    }
     let counted = "SELECT reltuples::bigint FROM pg_class WHERE oid = 'transfers'::regclass";
     let rows = session.query_stored(counted).map_err(|error| refused(&address.place, error))?;
     let about: i64 = rows.first().and_then(|row| row.try_get(0).ok()).unwrap_or(0);

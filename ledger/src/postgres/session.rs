@@ -170,7 +170,7 @@ impl Session {
             client,
             statements: RefCell::default(),
             slot: 0,
-            shape: Cell::new(Shape::Journal),
+            shape: Cell::new(Shape::Keyed),
             timeout: Cell::new(options.answer_timeout()),
             broken: Cell::new(false),
             went_back: Cell::new(false),
@@ -467,14 +467,14 @@ impl Session {
         }
     }
 
-    /// The next connection looks at the tables anew. Those of version 3 are expected to go.
+    /// The next connection looks at the tables anew. Those of older versions are expected to go.
     fn tables_changed(&self, what: String) -> LedgerError {
         self.broken.set(true);
         match self.shape.get() {
-            Shape::Three => {
-                LedgerError::Unavailable(format!("it was migrated to a journal meanwhile: {what}"))
+            Shape::Three | Shape::Journal => {
+                LedgerError::Unavailable(format!("it was migrated meanwhile: {what}"))
             }
-            Shape::Journal => LedgerError::Sql(what),
+            Shape::Keyed => LedgerError::Sql(what),
         }
     }
 }

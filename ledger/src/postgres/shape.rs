@@ -1,26 +1,30 @@
-//! The tables have one of two shapes: that of version 3, which processes of older versions write too, and the journal's.
+//! The tables have one of three shapes: that of version 3 and that of version 5, which processes of older versions write
+//! too, and that of version 6.
 //!
 //! ## An upgrade with old and new processes side by side
-//! 1. **Expand.** Nothing is changed in the database. A process of this build that finds version 3 keeps to it: its
-//!    statements are spelled as version 3 has them ([`spell`]), and of its entries it writes those that version 3 knows
+//! 1. **Expand.** Nothing is changed in the database. A process of this build that finds an older version keeps to it: its
+//!    statements are spelled as that version has them ([`spell`]), orders and withdrawals have the keys that they have there
+//!    ([`key`](crate::key)), and of its entries it writes those that version 3 knows
 //!    ([`Transfers`](super::transfers::Transfers)), with the same locks. Old and new processes are then as any two old ones.
-//! 2. **Contract.** `windfall ledger migrate` ([`migrate`](super::migrate)) makes the journal, in one transaction. A person
-//!    runs it when no process of an older version is left; it refuses while it sees one.
+//! 2. **Contract.** `windfall ledger migrate` ([`migrate`](super::migrate)) brings the tables to version 6, in one
+//!    transaction: it makes the journal, where there is none, and from then on an order counts within its activity, and a
+//!    withdrawal within its user. A person runs it when no process of an older version is left; it refuses while it sees one.
 //!
-//! ## Why nothing is committed beside the journal
+//! ## Why nothing is committed beside the migration
 //! - A transaction of this build reads the version with its `BEGIN`, so it holds a lock on `schema_version` until it ends. The
-//!   migration locks that table alone before it changes anything: it waits for transactions that have read 3, and those
-//!   that begin later read the new version, and write the journal.
+//!   migration locks that table alone before it changes anything: it waits for transactions that have read the old one, and
+//!   those that begin later read the new version.
 //! - Processes of older versions know nothing of that. But each statement of theirs that makes or changes an order, a
-//!   budget, a transfer or a withdrawal's movement names a column or a table that the migration takes away, so their
-//!   transactions fail as a whole, as soon as the migration has committed. What is spelled for version 3 by this build fails
-//!   in the same way, so that the money does not rest on the lock alone. A process that starts anew refuses the version.
+//!   budget, a transfer or a withdrawal names a column or a table that the migration takes away (`orders.trade_no` became
+//!   `order_key`, `withdrawals.id` `withdrawal_key`), so their
+//!   transactions fail as a whole, as soon as the migration has committed. What is spelled for an older version by this build
+//!   fails in the same way, so that the money does not rest on the lock alone. A process that starts anew refuses the version.
 //! - A migration that dies has changed nothing. Two at once: an advisory lock lets one work. The other
 //!   waits for it no longer than the lock's time-out; then it finds it done, or ends with "unreachable" and can be started again.
-//! - A read has no transaction to hold a lock with: one that was spelled for version 3 fails where the names are gone,
+//! - A read has no transaction to hold a lock with: one that was spelled for an older version fails where the names are gone,
 //!   and is asked again on a new connection, which looks at the version first.
-//! - The way back is the same: after a fail-over to a server from before the migration each new connection finds version 3.
-//!   Whether that server may be used is the business of the ledger's [mark](crate::mark), in both shapes alike.
+//! - The way back is the same: after a fail-over to a server from before the migration each new connection finds the
+//!   older version. Whether that server may be used is the business of the ledger's [mark](crate::mark), in all shapes alike.
 
 use super::session::Session;
 use super::{read, transfers};
@@ -29,16 +33,20 @@ use std::borrow::Cow;
 
 /// The newest version of the tables before the journal.
 pub(crate) const THREE: i64 = 3;
+/// The newest version in which an order's number alone is its key.
+pub(crate) const FIVE: i64 = 5;
 /// The version that this build writes.
-pub(crate) const KNOWN: i64 = 5;
+pub(crate) const KNOWN: i64 = 6;
 
 /// The shape of the tables that a connection has found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shape {
     /// Those of version 3.
     Three,
-    /// The journal's.
+    /// Those of version 5: a journal, of orders whose key is their number alone.
     Journal,
+    /// Those of version 6: an order's key is its number and its activity.
+    Keyed,
 }
 
 impl Session {
@@ -46,7 +54,8 @@ impl Session {
     pub fn adopt(&self, version: i64) -> Result<(), LedgerError> {
         match version {
             THREE => self.set_shape(Shape::Three),
-            KNOWN => self.set_shape(Shape::Journal),
+            FIVE => self.set_shape(Shape::Journal),
+            KNOWN => self.set_shape(Shape::Keyed),
             // Read again, and refused, when it connects anew.
             other => {
                 self.give_up();
@@ -59,7 +68,7 @@ impl Session {
     /// Refuses what only a journal can answer.
     pub fn need_journal(&self) -> Result<(), LedgerError> {
         match self.shape() {
-            Shape::Journal => Ok(()),
+            Shape::Journal | Shape::Keyed => Ok(()),
             Shape::Three => Err(LedgerError::Invalid(
                 "the ledger has no journal yet: its schema has version 3; run windfall ledger migrate when no process of \
                  an older version is left"
@@ -72,7 +81,8 @@ impl Session {
 /// A prepared statement, for tables of this shape.
 pub(crate) fn spell(shape: Shape, sql: &'static str) -> Cow<'static, str> {
     match (shape, sql) {
-        (Shape::Journal, _) => sql.into(),
+        (Shape::Keyed, _) => sql.into(),
+        (Shape::Journal, _) => rename_5(sql),
         (Shape::Three, transfers::ADD) => ADD_3.into(),
         (Shape::Three, transfers::APPEND) => APPEND_3.into(),
         (Shape::Three, read::FLOW) => FLOW_3.into(),
@@ -83,8 +93,11 @@ pub(crate) fn spell(shape: Shape, sql: &'static str) -> Cow<'static, str> {
 
 /// A statement of a check, which reads the journal and the accounts as a whole.
 pub(crate) fn spell_check(shape: Shape, sql: &str) -> Cow<'_, str> {
-    if shape == Shape::Journal || !["transfers", "accounts"].iter().any(|table| sql.contains(table)) {
+    if shape == Shape::Keyed {
         return sql.into();
+    }
+    if shape == Shape::Journal || !["transfers", "accounts"].iter().any(|table| sql.contains(table)) {
+        return rename_5(sql);
     }
     let sql = rename(sql);
     match sql.strip_prefix("WITH ") {
@@ -93,12 +106,22 @@ pub(crate) fn spell_check(shape: Shape, sql: &str) -> Cow<'_, str> {
     }
 }
 
-/// The columns that the migration gave other names.
+/// The columns of version 6 that version 5 does not have, or under other names.
+fn rename_5(sql: &str) -> Cow<'_, str> {
+    if ["order_key", "withdrawal_key", "payer_key"].iter().any(|new| sql.contains(new)) {
+        let sql = sql.replace("order_key", "trade_no").replace("withdrawal_key", "id");
+        return sql.replace("w.payer_key", "''").into();
+    }
+    sql.into()
+}
+
+/// The columns that have other names in version 3.
 fn rename(sql: &str) -> Cow<'_, str> {
+    let sql = rename_5(sql);
     if sql.contains("paid_by") || sql.contains("guarded") {
         return sql.replace("paid_by", "transfer").replace("guarded", "careful").into();
     }
-    sql.into()
+    sql
 }
 
 /// What the journal would hold. What is pending is what orders hold; accounts of campaigns are not of the journal.
@@ -162,17 +185,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_journal_takes_statements_as_they_are() {
+    fn the_newest_version_takes_statements_as_they_are() {
         for sql in [transfers::ADD, transfers::APPEND, read::FLOW, read::LINES] {
-            assert_eq!(spell(Shape::Journal, sql), sql);
+            assert_eq!(spell(Shape::Keyed, sql), sql);
             assert_ne!(spell(Shape::Three, sql), sql);
+        }
+        for sql in [transfers::ADD, transfers::APPEND, read::FLOW] {
+            assert_eq!(spell(Shape::Journal, sql), sql);
         }
     }
 
     #[test]
+    fn version_5_has_numbers_and_ids_for_keys() {
+        let own =
+            spell(Shape::Journal, "SELECT w.withdrawal_key, w.payer_key, o.order_key, o.paid_by FROM orders");
+        assert_eq!(own, "SELECT w.id, '', o.trade_no, o.paid_by FROM orders");
+        assert_eq!(
+            spell_check(Shape::Journal, "SELECT order_key FROM transfers"),
+            "SELECT trade_no FROM transfers"
+        );
+    }
+
+    #[test]
     fn version_3_has_other_names() {
-        let own = spell(Shape::Three, "UPDATE orders SET paid_by = 1 WHERE NOT guarded");
-        assert_eq!(own, "UPDATE orders SET transfer = 1 WHERE NOT careful");
+        let own = spell(Shape::Three, "UPDATE orders SET paid_by = 1 WHERE NOT guarded AND order_key = ''");
+        assert_eq!(own, "UPDATE orders SET transfer = 1 WHERE NOT careful AND trade_no = ''");
         for sql in [transfers::ADD, transfers::APPEND, read::FLOW, read::LINES] {
             let own = spell(Shape::Three, sql);
             assert!(!["paid_by", "guarded", "t.reference"].iter().any(|new| own.contains(new)), "{own}");

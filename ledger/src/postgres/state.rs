@@ -72,6 +72,8 @@ pub(crate) struct PgTx<'l> {
     pub(super) transfers: Transfers,
     /// The largest amount of one order, by type.
     pub(super) order_caps: BTreeMap<String, i64>,
+    /// The tenant in the keys that payers of withdrawals are given.
+    pub(super) tenant: String,
     pub(super) committed: bool,
 }
 
@@ -84,15 +86,16 @@ pub(crate) fn begin(session: &Session, numbers: &mut Numbers) -> Result<i64, Led
 
 fn read_begun(session: &Session, numbers: &mut Numbers) -> Result<i64, LedgerError> {
     let is_low = numbers.left() < BLOCK / 4;
-    let is_three = session.shape() == Shape::Three;
-    let read = if is_three { VERSIONS } else { VERSION };
+    // Tables of the newest version stay as they are.
+    let may_change = session.shape() != Shape::Keyed;
+    let read = if may_change { VERSIONS } else { VERSION };
     let (version, drawn) = session.begin(read, is_low.then_some(DRAW))?;
     if is_low {
         // What is left of the old block is wasted.
         numbers.refill(drawn.first().map_or(Ok(0), |row| cell(row, 0))?);
     }
     let Some(row) = version.first() else { return Ok(0) };
-    if !is_three {
+    if !may_change {
         return cell(row, 0);
     }
     session.adopt(cell(row, 0)?)?;
@@ -116,6 +119,7 @@ impl<'l> PgTx<'l> {
             rules_version,
             transfers: Transfers::default(),
             order_caps: BTreeMap::new(),
+            tenant: String::new(),
             committed: false,
         }
     }

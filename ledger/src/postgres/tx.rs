@@ -8,6 +8,7 @@ use crate::contract::Transaction;
 use crate::decision::Goal;
 use crate::error::LedgerError;
 use crate::journal::Funded;
+use crate::key::{OrderId, WithdrawalId};
 use crate::model::{Attempt, BudgetRaised, BudgetSet, Finish, Order, OrderOutcome};
 use crate::withdrawal::{End, Held, HoldOutcome};
 use std::collections::{BTreeMap, BTreeSet};
@@ -48,31 +49,42 @@ impl Transaction for PgTx<'_> {
         self.each(batch, &[], attempt, Goal::Promise)
     }
 
-    fn orders(&mut self, trade_nos: &[&str]) -> Result<Vec<Option<StoredOrder>>, LedgerError> {
-        read::orders(self.session, trade_nos)
+    fn orders(&mut self, ids: &[OrderId<'_>]) -> Result<Vec<Option<StoredOrder>>, LedgerError> {
+        read::orders(self.session, ids)
     }
 
-    fn post(&mut self, trade_nos: &[&str], time_ms: i64) -> Result<Vec<Finish>, LedgerError> {
-        let ends: Vec<_> = trade_nos.iter().map(|trade_no| (*trade_no, Status::Credited)).collect();
+    fn post(&mut self, ids: &[OrderId<'_>], time_ms: i64) -> Result<Vec<Finish>, LedgerError> {
+        let ends: Vec<_> = ids.iter().map(|id| (*id, Status::Credited)).collect();
         self.finish(&ends, time_ms, true)
     }
 
-    fn release(&mut self, refused: &[(&str, Reason)], time_ms: i64) -> Result<Vec<Finish>, LedgerError> {
-        let ends: Vec<_> =
-            refused.iter().map(|(trade_no, reason)| (*trade_no, Status::Rejected(*reason))).collect();
+    fn release(
+        &mut self,
+        refused: &[(OrderId<'_>, Reason)],
+        time_ms: i64,
+    ) -> Result<Vec<Finish>, LedgerError> {
+        let ends: Vec<_> = refused.iter().map(|(id, reason)| (*id, Status::Rejected(*reason))).collect();
         self.finish(&ends, time_ms, false)
+    }
+
+    fn name_tenant(&mut self, tenant: &str) {
+        tenant.clone_into(&mut self.tenant);
     }
 
     fn hold(&mut self, batch: &[Held<'_>], time_ms: i64) -> Result<Vec<HoldOutcome>, LedgerError> {
         self.hold_all(batch, time_ms)
     }
 
-    fn pay_out(&mut self, ids: &[&str], time_ms: i64) -> Result<Vec<Finish>, LedgerError> {
+    fn pay_out(&mut self, ids: &[WithdrawalId<'_>], time_ms: i64) -> Result<Vec<Finish>, LedgerError> {
         let ends: Vec<_> = ids.iter().map(|id| (*id, End::Paid)).collect();
         self.end_all(&ends, time_ms)
     }
 
-    fn give_back(&mut self, refused: &[(&str, &str)], time_ms: i64) -> Result<Vec<Finish>, LedgerError> {
+    fn give_back(
+        &mut self,
+        refused: &[(WithdrawalId<'_>, &str)],
+        time_ms: i64,
+    ) -> Result<Vec<Finish>, LedgerError> {
         let ends: Vec<_> = refused.iter().map(|(id, why)| (*id, End::Refused(why))).collect();
         self.end_all(&ends, time_ms)
     }

@@ -1,33 +1,51 @@
 //! Withdrawals: from a user's account to clearing, then to payout or back.
 //!
-//! READ COMMITTED suffices. The unique index on the id decides which writer holds a withdrawal; the users' accounts are
+//! READ COMMITTED suffices. The unique index on the key decides which writer holds a withdrawal; the users' accounts are
 //! then locked, in the order of their keys, and what a lock has waited for is what it reads; one that ends is locked by
 //! its row. Clearing and payout accounts are written last, with the commit, each writer on rows of its own.
 
 use super::acts;
 use super::budget_keys::{cell, text};
 use super::session::Session;
+use super::shape::Shape;
 use super::state::PgTx;
 use super::transfers::Rows;
 use crate::error::LedgerError;
 use crate::journal::Payout;
+use crate::key::{WithdrawalId, is_number, keys_of, number_of};
 use crate::model::Finish;
-use crate::withdrawal::{End, Held, HoldOutcome, StoredWithdrawal, WithdrawalStatus, check};
+use crate::withdrawal::{
+    End, Held, HoldOutcome, StoredWithdrawal, WithdrawalStatus, bare_payer_key, check, id_of, payer_key,
+};
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
 use windfall_contract::accounts::{Withdrawal, WithdrawalOutcome};
 
-const READ: &str = "SELECT w.id, w.user_id, n.name, w.amount, w.status, w.reason, w.created_ms, w.decided_ms, w.asset, w.payer \
-    FROM withdrawals w JOIN names n ON n.id = w.asset WHERE w.id = ANY($1)";
-const LOCK: &str = "SELECT w.id, w.user_id, n.name, w.amount, w.status, w.reason, w.created_ms, w.decided_ms, w.asset, w.payer \
-    FROM withdrawals w JOIN names n ON n.id = w.asset WHERE w.id = ANY($1) ORDER BY w.id FOR NO KEY UPDATE OF w";
-const HELD: &str = "SELECT w.id, w.user_id, n.name, w.amount, w.status, w.reason, w.created_ms, w.decided_ms, w.asset, w.payer \
-    FROM withdrawals w JOIN names n ON n.id = w.asset \
-    WHERE w.status = 0 AND w.created_ms < $1 AND w.id > $2 ORDER BY w.id LIMIT $3";
-const INSERT: &str = "INSERT INTO withdrawals (id, user_id, asset, amount, created_ms, payer, status, reason) \
-    SELECT w.*, $7::smallint, '' \
+const READ: &str = "SELECT w.withdrawal_key, w.user_id, n.name, w.amount, w.status, w.reason, w.created_ms, w.decided_ms, w.asset, \
+    w.payer, w.payer_key FROM withdrawals w JOIN names n ON n.id = w.asset WHERE w.withdrawal_key = ANY($1)";
+const LOCK: &str = "SELECT w.withdrawal_key, w.user_id, n.name, w.amount, w.status, w.reason, w.created_ms, w.decided_ms, w.asset, \
+    w.payer, w.payer_key FROM withdrawals w JOIN names n ON n.id = w.asset WHERE w.withdrawal_key = ANY($1) ORDER BY w.withdrawal_key FOR NO KEY UPDATE OF w";
+const HELD: &str = "SELECT w.withdrawal_key, w.user_id, n.name, w.amount, w.status, w.reason, w.created_ms, w.decided_ms, w.asset, \
+    w.payer, w.payer_key FROM withdrawals w JOIN names n ON n.id = w.asset \
+    WHERE w.status = 0 AND w.created_ms < $1 AND w.withdrawal_key > $2 ORDER BY w.withdrawal_key LIMIT $3";
+const OF_ID: &str = "SELECT w.withdrawal_key, w.user_id, n.name, w.amount, w.status, w.reason, w.created_ms, w.decided_ms, w.asset, \
+    w.payer, w.payer_key FROM withdrawals w JOIN names n ON n.id = w.asset \
+    WHERE w.withdrawal_key = $1 OR (w.withdrawal_key >= $2 AND w.withdrawal_key < $3) ORDER BY w.withdrawal_key";
+/// Before version 6, where an id alone is the key.
+const INSERT: &str = "INSERT INTO withdrawals \
+    (withdrawal_key, user_id, asset, amount, created_ms, payer, status, reason) SELECT w.*, $7::smallint, '' \
     FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::text[]) AS w \
-    ON CONFLICT (id) DO NOTHING RETURNING id";
+    ON CONFLICT (withdrawal_key) DO NOTHING RETURNING withdrawal_key";
+/// A withdrawal of this user may be stored under its id alone (I1). Nobody makes such rows any more, so they are all seen.
+const INSERT_KEYED: &str = "INSERT INTO withdrawals \
+    (withdrawal_key, user_id, asset, amount, created_ms, payer, status, reason, payer_key) \
+    SELECT w.key, w.user_id, w.asset, w.amount, w.created_ms, w.payer, $7::smallint, '', w.payer_key \
+    FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::text[], $8::text[], $9::text[]) \
+    AS w(key, user_id, asset, amount, created_ms, payer, payer_key, id) \
+    WHERE (SELECT l.user_id = w.user_id FROM withdrawals l WHERE l.withdrawal_key = w.id) IS NOT TRUE \
+    ON CONFLICT (withdrawal_key) DO NOTHING RETURNING withdrawal_key";
 const LOCK_ACCOUNTS: &str = "SELECT a.asset, a.holder, a.balance, a.last FROM accounts a \
     JOIN unnest($1::bigint[], $2::bigint[]) AS w(asset, holder) ON a.asset = w.asset AND a.holder = w.holder \
     WHERE a.kind = 0 ORDER BY a.asset, a.holder FOR NO KEY UPDATE OF a";
@@ -38,12 +56,16 @@ const MOVE_ACCOUNTS: &str = "UPDATE accounts a SET balance = w.balance, before =
 type Found = (StoredWithdrawal, i64);
 
 fn stored(row: &Row) -> Result<Found, LedgerError> {
-    let id = text(row, 0)?.to_owned();
+    let (key, payer_key) = (text(row, 0)?.to_owned(), text(row, 10)?);
     let status = WithdrawalStatus::of_code(i64::from(cell::<i16>(row, 4)?))
-        .ok_or_else(|| LedgerError::Damaged(format!("withdrawal {id} has an unknown status")))?;
+        .ok_or_else(|| LedgerError::Damaged(format!("withdrawal {key} has an unknown status")))?;
+    let id = number_of(&key).to_owned();
+    let payer_key = if payer_key.is_empty() { bare_payer_key(&id) } else { payer_key.to_owned() };
     let withdrawal =
         Withdrawal { id, user_id: cell(row, 1)?, bonus_type: cell(row, 2)?, amount: cell(row, 3)? };
     let stored = StoredWithdrawal {
+        key,
+        payer_key,
         withdrawal,
         status,
         reason: cell(row, 5)?,
@@ -54,23 +76,53 @@ fn stored(row: &Row) -> Result<Found, LedgerError> {
     Ok((stored, cell(row, 8)?))
 }
 
-fn read(session: &Session, sql: &'static str, ids: &[&str]) -> Result<HashMap<String, Found>, LedgerError> {
+/// The key that a withdrawal has in tables of this shape, if it is held there: its id alone before version 6.
+fn key_of<'a>(shape: Shape, id: WithdrawalId<'a>) -> Cow<'a, str> {
+    match shape {
+        Shape::Keyed => id.key().into(),
+        Shape::Three | Shape::Journal => id.id.into(),
+    }
+}
+
+/// Reads withdrawals, under whichever key they are stored, by user and id.
+fn read(
+    session: &Session,
+    sql: &'static str,
+    ids: &[WithdrawalId<'_>],
+) -> Result<HashMap<(i64, String), Found>, LedgerError> {
     // PostgreSQL cannot store NUL, so no such id is stored.
-    let ids: Vec<&str> = ids.iter().copied().filter(|id| !id.contains('\0')).collect();
-    let rows = session.query(sql, &[&ids])?;
+    let ids = ids.iter().filter(|id| !id.id.contains('\0'));
+    let keys: BTreeSet<Cow<'_, str>> =
+        ids.flat_map(|id| [key_of(session.shape(), *id), Cow::Borrowed(id.id)]).collect();
+    let keys: Vec<&str> = keys.iter().map(|key| &**key).collect();
+    let rows = session.query(sql, &[&keys])?;
     rows.iter()
         .map(|row| {
             let found = stored(row)?;
-            Ok((found.0.withdrawal.id.clone(), found))
+            Ok((name(id_of(&found.0.withdrawal)), found))
         })
         .collect()
 }
 
-pub(crate) fn one(session: &Session, id: &str) -> Result<Option<StoredWithdrawal>, LedgerError> {
-    Ok(read(session, READ, &[id])?.remove(id).map(|(stored, _)| stored))
+fn name(id: WithdrawalId<'_>) -> (i64, String) {
+    (id.user_id, id.id.to_owned())
 }
 
-/// Held withdrawals, by id.
+pub(crate) fn one(session: &Session, id: WithdrawalId<'_>) -> Result<Option<StoredWithdrawal>, LedgerError> {
+    Ok(read(session, READ, &[id])?.remove(&name(id)).map(|(stored, _)| stored))
+}
+
+/// The withdrawals with this id, of every user, in the order of their keys.
+pub(super) fn of_id(session: &Session, id: &str) -> Result<Vec<StoredWithdrawal>, LedgerError> {
+    if !is_number(id) {
+        return Ok(Vec::new());
+    }
+    let (from, below) = keys_of(id);
+    let rows = session.query(OF_ID, &[&id, &from, &below])?;
+    rows.iter().map(|row| Ok(stored(row)?.0)).collect()
+}
+
+/// Held withdrawals, by key.
 pub(crate) fn held(
     session: &Session,
     before_ms: i64,
@@ -151,8 +203,9 @@ impl PgTx<'_> {
         time_ms: i64,
     ) -> Result<Vec<HoldOutcome>, LedgerError> {
         batch.iter().try_for_each(|one| check(*one))?;
-        let ids: BTreeSet<&str> = batch.iter().map(|(asked, _)| asked.id.as_str()).collect();
-        if ids.len() == batch.len() {
+        let keys: BTreeSet<Cow<'_, str>> =
+            batch.iter().map(|(asked, _)| key_of(self.session.shape(), id_of(asked))).collect();
+        if keys.len() == batch.len() {
             return self.hold_distinct(batch, time_ms);
         }
         // One that was too large may come again, smaller, within the batch: one by one.
@@ -168,13 +221,8 @@ impl PgTx<'_> {
         self.transfers.flush(self.session)?;
         let bonus_types = self.bonus_types(batch)?;
         let new = self.insert_held(batch, time_ms, &bonus_types)?;
-        let old: Vec<&str> = batch
-            .iter()
-            .zip(&new)
-            .filter(|(_, new)| !**new)
-            .map(|((asked, _), _)| asked.id.as_str())
-            .collect();
-        let stored = if old.is_empty() { HashMap::new() } else { read(self.session, READ, &old)? };
+        let old = batch.iter().zip(&new).filter(|(_, new)| !**new).map(|((asked, _), _)| id_of(asked));
+        let stored = self.held_before(&old.collect::<Vec<_>>())?;
         let key = |asked: &Withdrawal| {
             bonus_types.get(asked.bonus_type.as_str()).map(|bonus_type| (*bonus_type, asked.user_id))
         };
@@ -192,42 +240,59 @@ impl PgTx<'_> {
         let (mut outcomes, mut records, mut short) =
             (Vec::with_capacity(batch.len()), Vec::new(), Vec::new());
         for ((asked, _), new) in batch.iter().zip(new) {
-            let Withdrawal { ref id, user_id, amount, .. } = **asked;
-            let id = id.as_str();
+            let (user_id, amount, id) = (asked.user_id, asked.amount, id_of(asked));
+            let own_key = key_of(self.session.shape(), id);
             let Some(key) = key(asked).filter(|_| new) else {
                 // Nobody has anything of a bonus type that no order named.
-                let answer = stored.get(id).map(|(stored, _)| stored.answer(asked));
+                let answer = stored.get(&own_key).map(|(stored, _)| stored.answer(asked));
                 if answer.is_none() && bonus_types.contains_key(asked.bonus_type.as_str()) {
-                    return Err(LedgerError::Damaged(format!("withdrawal {id} was there, and has vanished")));
+                    return Err(LedgerError::Damaged(format!(
+                        "withdrawal {own_key} was there, and has vanished"
+                    )));
                 }
                 outcomes.push(answer.unwrap_or(short_of(0)));
                 continue;
             };
             if is_frozen(user_id) {
-                short.push(id);
+                short.push(own_key);
                 outcomes.push(HoldOutcome::Decided(WithdrawalOutcome::Frozen));
                 continue;
             }
             let balance = accounts.balance(key);
             if balance < amount {
-                short.push(id);
+                short.push(own_key);
                 outcomes.push(short_of(balance));
                 continue;
             }
             let transfer = self.number()?;
             let prev = accounts.add(key, -amount, transfer)?;
-            let payout = Payout { withdrawal: id, user_id, asset: key.0, amount };
+            let payout = Payout { key: &own_key, user_id, asset: key.0, amount };
             let entry = payout.hold(transfer, prev, time_ms);
             self.transfers.add_others(&entry)?;
-            records.push(entry);
+            records.push(entry.into_owned());
             outcomes.push(HoldOutcome::Held);
         }
         if !short.is_empty() {
-            self.session.execute("DELETE FROM withdrawals WHERE id = ANY($1)", &[&short])?;
+            let short: Vec<&str> = short.iter().map(|key| &**key).collect();
+            self.session.execute("DELETE FROM withdrawals WHERE withdrawal_key = ANY($1)", &[&short])?;
         }
         accounts.write(self.session)?;
         Rows::of(records)?.append(self.session)?;
         Ok(outcomes)
+    }
+
+    /// Those that are stored, by the keys that they would have now. Before version 6 one of another user is among them.
+    fn held_before<'a>(&self, ids: &[WithdrawalId<'a>]) -> Result<HashMap<Cow<'a, str>, Found>, LedgerError> {
+        if ids.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let (shape, found) = (self.session.shape(), read(self.session, READ, ids)?);
+        let mut by_key = HashMap::with_capacity(ids.len());
+        for ((user_id, id), one) in found {
+            let key = key_of(shape, WithdrawalId { user_id, id: &id }).into_owned();
+            by_key.insert(Cow::Owned(key), one);
+        }
+        Ok(by_key)
     }
 
     /// The numbers of the bonus types that are known.
@@ -245,53 +310,65 @@ impl PgTx<'_> {
         Ok(found)
     }
 
-    /// Inserts those that are new as held, in the order of their ids, so that two writers that share several wait
+    /// Inserts those that are new as held, in the order of their keys, so that two writers that share several wait
     /// in one direction. Returns the new ones. Withdrawals of unknown bonus types are not tried.
-    fn insert_held(
+    fn insert_held<'a>(
         &self,
-        batch: &[Held<'_>],
+        batch: &[Held<'a>],
         time_ms: i64,
         bonus_types: &HashMap<&str, i64>,
     ) -> Result<Vec<bool>, LedgerError> {
         let bonus_type = |asked: &Withdrawal| bonus_types.get(asked.bonus_type.as_str()).copied();
+        let shape = self.session.shape();
+        let own_key = |asked: &'a Withdrawal| key_of(shape, id_of(asked));
         let mut known: Vec<(&Withdrawal, &str, i64)> =
             batch.iter().filter_map(|(asked, payer)| Some((*asked, *payer, bonus_type(asked)?))).collect();
-        known.sort_unstable_by_key(|(asked, ..)| asked.id.as_str());
-        let ids: Vec<&str> = known.iter().map(|(asked, ..)| asked.id.as_str()).collect();
+        known.sort_by_cached_key(|(asked, ..)| own_key(asked));
+        let keys: Vec<Cow<'_, str>> = known.iter().map(|(asked, ..)| own_key(asked)).collect();
+        let keys: Vec<&str> = keys.iter().map(|key| &**key).collect();
         let users: Vec<i64> = known.iter().map(|(asked, ..)| asked.user_id).collect();
         let own: Vec<i64> = known.iter().map(|(.., bonus_type)| *bonus_type).collect();
         let amounts: Vec<i64> = known.iter().map(|(asked, ..)| asked.amount).collect();
         let times: Vec<i64> = vec![time_ms; known.len()];
         let payers: Vec<&str> = known.iter().map(|(_, payer, _)| *payer).collect();
         let held = small(WithdrawalStatus::Held.code());
-        let rows = self.session.query(INSERT, &[&ids, &users, &own, &amounts, &times, &payers, &held])?;
+        let params: [&(dyn ToSql + Sync); 7] = [&keys, &users, &own, &amounts, &times, &payers, &held];
+        let rows = if shape == Shape::Keyed {
+            // I1: the key that its payer is given from now on.
+            let given = |asked: &Withdrawal| payer_key(id_of(asked), &self.tenant);
+            let payer_keys: Vec<String> = known.iter().map(|(asked, ..)| given(asked)).collect();
+            let ids: Vec<&str> = known.iter().map(|(asked, ..)| asked.id.as_str()).collect();
+            let more: [&(dyn ToSql + Sync); 2] = [&payer_keys, &ids];
+            self.session.query(INSERT_KEYED, &[&params[..], &more[..]].concat())?
+        } else {
+            self.session.query(INSERT, &params)?
+        };
         let new = rows.iter().map(|row| text(row, 0)).collect::<Result<BTreeSet<&str>, _>>()?;
-        Ok(batch.iter().map(|(asked, _)| new.contains(asked.id.as_str())).collect())
+        Ok(batch.iter().map(|(asked, _)| new.contains(&*own_key(asked))).collect())
     }
 
-    /// Ends held withdrawals: one answer for each id, repeats as if they came one after another.
+    /// Ends held withdrawals: one answer for each name, repeats as if they came one after another.
     pub(super) fn end_all(
         &mut self,
-        ends: &[(&str, End<'_>)],
+        ends: &[(WithdrawalId<'_>, End<'_>)],
         time_ms: i64,
     ) -> Result<Vec<Finish>, LedgerError> {
         if ends.is_empty() {
             return Ok(Vec::new());
         }
         self.transfers.flush(self.session)?;
-        let ids: BTreeSet<&str> = ends.iter().map(|(id, _)| *id).collect();
-        let ids: Vec<&str> = ids.into_iter().collect();
+        let ids: Vec<WithdrawalId<'_>> = ends.iter().map(|(id, _)| *id).collect();
         let mut stored = read(self.session, LOCK, &ids)?;
         let back = ends.iter().filter(|(_, end)| matches!(end, End::Refused(_)));
         let keys = back
-            .filter_map(|(id, _)| stored.get(*id))
+            .filter_map(|(id, _)| stored.get(&name(*id)))
             .map(|(one, bonus_type)| (*bonus_type, one.withdrawal.user_id))
             .collect();
         let mut accounts = Accounts::lock(self.session, &keys)?;
         let (mut done, mut records) = (Vec::with_capacity(ends.len()), Vec::new());
         let (mut changed, mut statuses, mut reasons) = (Vec::new(), Vec::new(), Vec::new());
         for (id, end) in ends {
-            let Some((one, bonus_type)) = stored.get_mut(*id) else {
+            let Some((one, bonus_type)) = stored.get_mut(&name(*id)) else {
                 done.push(Finish::Unknown);
                 continue;
             };
@@ -303,7 +380,7 @@ impl PgTx<'_> {
             one.status = end.status();
             let Withdrawal { user_id, amount, .. } = one.withdrawal;
             let transfer = self.number()?;
-            let payout = Payout { withdrawal: id, user_id, asset: *bonus_type, amount };
+            let payout = Payout { key: &one.key, user_id, asset: *bonus_type, amount };
             let entry = match end {
                 End::Paid => payout.pay(transfer, time_ms),
                 End::Refused(_) => {
@@ -312,8 +389,8 @@ impl PgTx<'_> {
                 }
             };
             self.transfers.add_others(&entry)?;
-            records.push(entry);
-            changed.push(*id);
+            records.push(entry.into_owned());
+            changed.push(one.key.clone());
             statuses.push(small(end.status().code()));
             // Text of a downstream, which may be anything; PostgreSQL holds no NUL.
             reasons.push(end.reason().replace('\0', "\u{fffd}"));
@@ -323,7 +400,8 @@ impl PgTx<'_> {
         }
         self.session.execute(
             "UPDATE withdrawals w SET status = v.status, reason = v.reason, decided_ms = $4::bigint \
-             FROM unnest($1::text[], $2::smallint[], $3::text[]) AS v(id, status, reason) WHERE w.id = v.id",
+             FROM unnest($1::text[], $2::smallint[], $3::text[]) AS v(withdrawal_key, status, reason) \
+             WHERE w.withdrawal_key = v.withdrawal_key",
             &[&changed, &statuses, &reasons, &time_ms],
         )?;
         accounts.write(self.session)?;

@@ -11,10 +11,12 @@ use crate::acts::{ActEnd, ActFilter, ActOutcome, Operator, Proposal, StoredAct};
 use crate::budget::{Take, hash};
 use crate::error::LedgerError;
 use crate::journal::{Account, BUDGET, Entry, USER};
+use crate::key::{OrderId, WithdrawalId};
 use crate::model::{Awaits, Order};
 use crate::withdrawal::StoredWithdrawal;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use std::borrow::Cow;
+use windfall_contract::accounts::StoredOrder;
 
 /// `acts` and `act_ends` are only ever appended to. `frozen_users` follows from them.
 pub(super) const TABLES: &str = "
@@ -211,16 +213,20 @@ impl ActSteps for SqliteTx<'_> {
         Ok(all.into_iter().filter(|act| kinds.contains(&act.proposal.deed.kind())).collect())
     }
 
-    fn lock_order(&mut self, trade_no: &str) -> Result<Option<Standing>, LedgerError> {
-        let Some(order) = query::order(&self.ledger.db, trade_no)? else { return Ok(None) };
-        let promised = orders::find(&self.ledger.db, trade_no)?.is_some_and(|row| row.known.promised);
+    fn lock_order(&mut self, id: OrderId<'_>) -> Result<Option<Standing>, LedgerError> {
+        let Some(order) = query::order(&self.ledger.db, id)? else { return Ok(None) };
+        let promised = orders::find(&self.ledger.db, id)?.is_some_and(|row| row.known.promised);
         Ok(Some((order, if promised { Awaits::Event } else { Awaits::Payer })))
     }
 
-    fn payment(&mut self, trade_no: &str) -> Result<Option<Payment>, LedgerError> {
+    fn orders_of_number(&mut self, trade_no: &str) -> Result<Vec<StoredOrder>, LedgerError> {
+        query::orders_of_number(&self.ledger.db, trade_no)
+    }
+
+    fn payment(&mut self, key: &str) -> Result<Option<Payment>, LedgerError> {
         let sql = "SELECT t.asset, t.debit_holder, t.credit, t.credit_holder, t.amount FROM orders o \
-             JOIN transfers t ON t.id = o.paid_by AND t.reference = o.trade_no AND t.debit = ?2 WHERE o.trade_no = ?1";
-        let found = self.ledger.db.prepare_cached(sql)?.query_row(params![trade_no, BUDGET], |row| {
+             JOIN transfers t ON t.id = o.paid_by AND t.reference = o.order_key AND t.debit = ?2 WHERE o.order_key = ?1";
+        let found = self.ledger.db.prepare_cached(sql)?.query_row(params![key, BUDGET], |row| {
             let payee = Account { kind: row.get(2)?, holder: row.get(3)? };
             Ok(Payment { asset: row.get(0)?, budget_key: row.get(1)?, payee, amount: row.get(4)? })
         });
@@ -313,8 +319,12 @@ impl ActSteps for SqliteTx<'_> {
         Ok(changed == 1)
     }
 
-    fn withdrawal(&mut self, id: &str) -> Result<Option<StoredWithdrawal>, LedgerError> {
+    fn withdrawal(&mut self, id: WithdrawalId<'_>) -> Result<Option<StoredWithdrawal>, LedgerError> {
         withdrawals::one(&self.ledger.db, id)
+    }
+
+    fn withdrawals_of_id(&mut self, id: &str) -> Result<Vec<StoredWithdrawal>, LedgerError> {
+        withdrawals::of_id(&self.ledger.db, id)
     }
 }
 

@@ -10,18 +10,18 @@ use windfall_contract::accounts::Status;
 const TABLES: &str = "
 CREATE TABLE IF NOT EXISTS order_copies (
     program INTEGER NOT NULL,
-    trade_no TEXT NOT NULL,
+    reference TEXT NOT NULL,
     next_write_ms INTEGER NOT NULL,
-    PRIMARY KEY (program, trade_no)
+    PRIMARY KEY (program, reference)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS order_copies_due ON order_copies (program, next_write_ms);
 CREATE TABLE IF NOT EXISTS order_copies_listing (
     one INTEGER NOT NULL PRIMARY KEY CHECK (one = 1),
     next_ms INTEGER NOT NULL,
-    trade_no TEXT NOT NULL,
+    reference TEXT NOT NULL,
     program INTEGER NOT NULL
 ) STRICT;
-INSERT INTO order_copies_listing (one, next_ms, trade_no, program) VALUES (1, 0, '', 0) ON CONFLICT (one) DO NOTHING;
+INSERT INTO order_copies_listing (one, next_ms, reference, program) VALUES (1, 0, '', 0) ON CONFLICT (one) DO NOTHING;
 ";
 
 /// The end of a page.
@@ -41,8 +41,8 @@ pub(super) fn list(db: &Connection, how: &ListCopies) -> Result<Listing, LedgerE
         tx.commit()?;
     }
     let tx = begin(db)?;
-    let (next_ms, trade_no, program): (i64, String, i64) = tx
-        .prepare_cached("SELECT next_ms, trade_no, program FROM order_copies_listing")?
+    let (next_ms, reference, program): (i64, String, i64) = tx
+        .prepare_cached("SELECT next_ms, reference, program FROM order_copies_listing")?
         .query_row([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
     // One that is further away was set by a clock that was ahead.
     if next_ms > now_ms && next_ms <= now_ms.saturating_add(pause_ms) {
@@ -50,26 +50,26 @@ pub(super) fn list(db: &Connection, how: &ListCopies) -> Result<Listing, LedgerE
     }
     let page: Vec<(String, i64, i64)> = tx
         .prepare_cached(
-            "SELECT trade_no, program, created_ms FROM orders WHERE status = 0 AND created_ms <= ?1 \
-             AND (trade_no, program) > (?2, ?3) ORDER BY trade_no, program LIMIT ?4",
+            "SELECT order_key, program, created_ms FROM orders WHERE status = 0 AND created_ms <= ?1 \
+             AND (order_key, program) > (?2, ?3) ORDER BY order_key, program LIMIT ?4",
         )?
-        .query_map(params![now_ms.saturating_sub(after_ms), trade_no, program, limit], |row| {
+        .query_map(params![now_ms.saturating_sub(after_ms), reference, program, limit], |row| {
             Ok((row.get(0)?, row.get(1)?, row.get(2)?))
         })?
         .collect::<Result<_, _>>()?;
-    for (trade_no, program, created_ms) in &page {
+    for (reference, program, created_ms) in &page {
         tx.prepare_cached(
-            "INSERT INTO order_copies (program, trade_no, next_write_ms) VALUES (?1, ?2, ?3) \
-             ON CONFLICT (program, trade_no) DO NOTHING",
+            "INSERT INTO order_copies (program, reference, next_write_ms) VALUES (?1, ?2, ?3) \
+             ON CONFLICT (program, reference) DO NOTHING",
         )?
-        .execute(params![program, trade_no, created_ms.saturating_add(after_ms)])?;
+        .execute(params![program, reference, created_ms.saturating_add(after_ms)])?;
     }
     let is_full = page.len() >= usize::try_from(limit).unwrap_or(usize::MAX);
     let last: Option<Last> = page.last().filter(|_| is_full).map(|last| (last.0.clone(), last.1));
     let next_ms = if is_full { now_ms } else { now_ms.saturating_add(pause_ms) };
-    let (trade_no, program) = last.unwrap_or_default();
-    tx.prepare_cached("UPDATE order_copies_listing SET next_ms = ?1, trade_no = ?2, program = ?3")?
-        .execute(params![next_ms, trade_no, program])?;
+    let (reference, program) = last.unwrap_or_default();
+    tx.prepare_cached("UPDATE order_copies_listing SET next_ms = ?1, reference = ?2, program = ?3")?
+        .execute(params![next_ms, reference, program])?;
     tx.commit()?;
     Ok(Listing::Page(page.len() as u64))
 }
@@ -98,7 +98,7 @@ pub(super) fn take(db: &Connection, which: &TakeCopies<'_>) -> Result<TakenCopie
         let left = u64::from(which.limit).saturating_sub(taken.due);
         let due: Vec<String> = tx
             .prepare_cached(
-                "SELECT trade_no FROM order_copies WHERE program = ?1 AND next_write_ms <= ?2 \
+                "SELECT reference FROM order_copies WHERE program = ?1 AND next_write_ms <= ?2 \
                  ORDER BY next_write_ms LIMIT ?3",
             )?
             .query_map(params![program, which.due_ms, i64::try_from(left).unwrap_or(i64::MAX)], |row| {
@@ -106,25 +106,25 @@ pub(super) fn take(db: &Connection, which: &TakeCopies<'_>) -> Result<TakenCopie
             })?
             .collect::<Result<_, _>>()?;
         taken.due += due.len() as u64;
-        for trade_no in due {
+        for reference in due {
             let is_reserved = tx
-                .prepare_cached("SELECT 1 FROM orders WHERE trade_no = ?1 AND program = ?2 AND status = 0")?
-                .query_row(params![trade_no, program], |_| Ok(()))
+                .prepare_cached("SELECT 1 FROM orders WHERE order_key = ?1 AND program = ?2 AND status = 0")?
+                .query_row(params![reference, program], |_| Ok(()))
                 .optional()?
                 .is_some();
             let order =
-                query::order(&tx, &trade_no)?.filter(|own| is_reserved && own.status == Status::Reserved);
+                query::under(&tx, &reference)?.filter(|own| is_reserved && own.status == Status::Reserved);
             match order {
                 Some(order) => {
                     tx.prepare_cached(
-                        "UPDATE order_copies SET next_write_ms = ?1 WHERE program = ?2 AND trade_no = ?3",
+                        "UPDATE order_copies SET next_write_ms = ?1 WHERE program = ?2 AND reference = ?3",
                     )?
-                    .execute(params![which.lease_ends_ms, program, trade_no])?;
+                    .execute(params![which.lease_ends_ms, program, reference])?;
                     taken.orders.push(LostOrder { program: *program, order });
                 }
                 None => {
-                    tx.prepare_cached("DELETE FROM order_copies WHERE program = ?1 AND trade_no = ?2")?
-                        .execute(params![program, trade_no])?;
+                    tx.prepare_cached("DELETE FROM order_copies WHERE program = ?1 AND reference = ?2")?
+                        .execute(params![program, reference])?;
                 }
             }
         }
@@ -136,8 +136,8 @@ pub(super) fn take(db: &Connection, which: &TakeCopies<'_>) -> Result<TakenCopie
 pub(super) fn note(db: &Connection, written: &[WrittenCopy<'_>]) -> Result<(), LedgerError> {
     let tx = begin(db)?;
     for one in written {
-        tx.prepare_cached("UPDATE order_copies SET next_write_ms = ?1 WHERE program = ?2 AND trade_no = ?3")?
-            .execute(params![one.next_write_ms, one.program, one.trade_no])?;
+        tx.prepare_cached("UPDATE order_copies SET next_write_ms = ?1 WHERE program = ?2 AND reference = ?3")?
+            .execute(params![one.next_write_ms, one.program, one.key])?;
     }
     tx.commit()?;
     Ok(())

@@ -2,6 +2,7 @@
 
 use crate::error::LedgerError;
 use crate::journal::{BUDGET, USER, flow_kind};
+use crate::key::{OrderId, keys_of, number_of};
 use crate::model::status_of_columns;
 use crate::model::{Awaits, BudgetState, ReservedOrder, Settlement};
 use crate::reconcile::SETTLEMENTS;
@@ -54,7 +55,7 @@ pub(crate) fn flow(db: &Connection, user_id: i64, limit: usize) -> Result<Vec<Fl
                 let line = FlowLine {
                     transfer: head.1,
                     kind: flow_kind(row.get(5)?, row.get(6)?),
-                    trade_no: row.get(0)?,
+                    trade_no: number_of(row.get_ref(0)?.as_str()?).to_owned(),
                     bonus_type: head.0.clone(),
                     activity: row.get(2)?,
                     amount: row.get(1)?,
@@ -75,19 +76,48 @@ pub(crate) fn flow(db: &Connection, user_id: i64, limit: usize) -> Result<Vec<Fl
     Ok(lines)
 }
 
-pub(crate) fn order(db: &Connection, trade_no: &str) -> Result<Option<StoredOrder>, LedgerError> {
+pub(crate) fn order(db: &Connection, id: OrderId<'_>) -> Result<Option<StoredOrder>, LedgerError> {
+    match under(db, &id.key())? {
+        // Stored under its number alone, since before version 6.
+        None => Ok(under(db, id.trade_no)?.filter(|order| {
+            (order.activity.as_str(), order.trade_no.as_str()) == (id.activity, id.trade_no)
+        })),
+        found => Ok(found),
+    }
+}
+
+/// The orders with this number, in the order of their keys.
+pub(crate) fn orders_of_number(db: &Connection, trade_no: &str) -> Result<Vec<StoredOrder>, LedgerError> {
+    let (from, below) = keys_of(trade_no);
+    let keys = db
+        .prepare_cached(
+            "SELECT order_key FROM orders WHERE order_key = ?1 OR (order_key >= ?2 AND order_key < ?3) \
+             ORDER BY order_key",
+        )?
+        .query_map(params![trade_no, from, below], |row| row.get(0))?
+        .collect::<Result<Vec<String>, _>>()?;
+    let mut found = Vec::with_capacity(keys.len());
+    for key in keys {
+        found.extend(under(db, &key)?);
+    }
+    Ok(found)
+}
+
+/// The order that is stored under this key.
+pub(super) fn under(db: &Connection, key: &str) -> Result<Option<StoredOrder>, LedgerError> {
     let read = db
         .prepare_cached(
             "SELECT o.user_id, a.name, s.name, b.name, o.amount, o.status, o.reason, o.created_ms, o.took_ms, o.payer \
              FROM orders o JOIN programs p ON p.id = o.program JOIN names a ON a.id = p.activity \
-             JOIN names s ON s.id = p.scene JOIN names b ON b.id = p.asset WHERE o.trade_no = ?1",
+             JOIN names s ON s.id = p.scene JOIN names b ON b.id = p.asset WHERE o.order_key = ?1",
         )?
-        .query_row([trade_no], |row| {
+        .query_row([key], |row| {
             let status = status_of_columns(row.get(5)?, row.get(6)?);
             let created_ms: i64 = row.get(7)?;
             let took_ms: Option<i64> = row.get(8)?;
             let order = StoredOrder {
-                trade_no: trade_no.to_owned(),
+                key: key.to_owned(),
+                trade_no: number_of(key).to_owned(),
                 user_id: row.get(0)?,
                 activity: row.get(1)?,
                 scene: row.get(2)?,
@@ -102,15 +132,15 @@ pub(crate) fn order(db: &Connection, trade_no: &str) -> Result<Option<StoredOrde
         })
         .optional()?;
     match read {
-        Some((_, false)) => Err(LedgerError::Damaged(format!("order {trade_no} has an unknown status"))),
+        Some((_, false)) => Err(LedgerError::Damaged(format!("order {key} has an unknown status"))),
         Some((order, true)) => Ok(Some(order)),
         None => Ok(None),
     }
 }
 
 /// The status is written as it stands in the index, so that SQLite uses the index.
-const RESERVED: &str = "SELECT trade_no, reason FROM orders WHERE status = 0 AND created_ms < ?1 AND trade_no > ?2 \
-    ORDER BY trade_no LIMIT ?3";
+const RESERVED: &str = "SELECT order_key, reason FROM orders WHERE status = 0 AND created_ms < ?1 AND order_key > ?2 \
+    ORDER BY order_key LIMIT ?3";
 
 pub(crate) fn reserved(
     db: &Connection,
@@ -123,9 +153,9 @@ pub(crate) fn reserved(
         .query_map(params![before_ms, after, limit], |row| Ok((row.get(0)?, row.get(1)?)))?
         .collect::<Result<Vec<(String, i64)>, _>>()?;
     let mut reserved = Vec::with_capacity(found.len());
-    for (trade_no, reason) in found {
+    for (key, reason) in found {
         // One that has ended between the two reads is not reserved any more.
-        if let Some(order) = order(db, &trade_no)?.filter(|order| order.status == Status::Reserved) {
+        if let Some(order) = under(db, &key)?.filter(|order| order.status == Status::Reserved) {
             reserved.push(ReservedOrder { order, awaits: Awaits::of_code(reason) });
         }
     }

@@ -5,6 +5,7 @@ use crate::archive::{ArchiveFilter, Archived, Replay};
 use crate::chain::{Names, Page, Row, Seal, Unsealed};
 use crate::contract::{Lines, Read};
 use crate::error::{LedgerError, OpenError};
+use crate::key::{OrderId, WithdrawalId, number_of};
 use crate::model::status_of_columns;
 use crate::model::{BudgetState, OrderLine, ReservedOrder, Settlement};
 use crate::reconcile::{self, Reconciliation};
@@ -43,15 +44,19 @@ impl Read for Connection {
         query::flow(self, user_id, limit)
     }
 
-    fn orders(&self, trade_nos: &[&str]) -> Result<Vec<Option<StoredOrder>>, LedgerError> {
-        trade_nos.iter().map(|trade_no| query::order(self, trade_no)).collect()
+    fn orders(&self, ids: &[OrderId<'_>]) -> Result<Vec<Option<StoredOrder>>, LedgerError> {
+        ids.iter().map(|id| query::order(self, *id)).collect()
+    }
+
+    fn orders_of_number(&self, trade_no: &str) -> Result<Vec<StoredOrder>, LedgerError> {
+        query::orders_of_number(self, trade_no)
     }
 
     fn reserved(&self, before_ms: i64, after: &str, limit: u32) -> Result<Vec<ReservedOrder>, LedgerError> {
         query::reserved(self, before_ms, after, limit)
     }
 
-    fn withdrawal(&self, id: &str) -> Result<Option<StoredWithdrawal>, LedgerError> {
+    fn withdrawal(&self, id: WithdrawalId<'_>) -> Result<Option<StoredWithdrawal>, LedgerError> {
         withdrawals::one(self, id)
     }
 
@@ -146,26 +151,33 @@ const PAGE: u32 = 2048;
 impl OrderLines<'_> {
     fn fill(&mut self) -> Result<(), LedgerError> {
         let mut statement = self.db.prepare_cached(
-            "SELECT o.trade_no, o.user_id, n.name, o.amount, o.status, o.reason, \
-             EXISTS (SELECT 1 FROM transfers t WHERE t.id = o.paid_by AND t.reference = o.trade_no) \
+            "SELECT o.order_key, o.user_id, n.name, o.amount, o.status, o.reason, \
+             EXISTS (SELECT 1 FROM transfers t WHERE t.id = o.paid_by AND t.reference = o.order_key), a.name \
              FROM orders o JOIN programs p ON p.id = o.program JOIN names n ON n.id = p.asset \
-             WHERE o.trade_no > ?1 ORDER BY o.trade_no LIMIT ?2",
+             JOIN names a ON a.id = p.activity WHERE o.order_key > ?1 ORDER BY o.order_key LIMIT ?2",
         )?;
         let after = self.last.as_deref().unwrap_or("");
         let mut rows = statement.query(params![after, PAGE])?;
         while let Some(row) = rows.next()? {
-            let trade_no: String = row.get(0)?;
+            let key: String = row.get(0)?;
             let status = status_of_columns(row.get(4)?, row.get(5)?)
-                .ok_or_else(|| LedgerError::Damaged(format!("order {trade_no} has an unknown status")))?;
+                .ok_or_else(|| LedgerError::Damaged(format!("order {key} has an unknown status")))?;
             let own: u32 = row.get(6)?;
-            let credits = own.saturating_add(self.extra.get(&trade_no).copied().unwrap_or(0));
+            let credits = own.saturating_add(self.extra.get(&key).copied().unwrap_or(0));
             let (user_id, bonus_type, amount) = (row.get(1)?, row.get(2)?, row.get(3)?);
-            self.page.push_back(OrderLine { trade_no, user_id, bonus_type, amount, status, credits });
+            let (activity, trade_no) = (row.get(7)?, number_of(&key).to_owned());
+            self.page.push_back(OrderLine {
+                activity,
+                trade_no,
+                user_id,
+                bonus_type,
+                amount,
+                status,
+                credits,
+            });
+            self.last = Some(key);
         }
         self.done = self.page.len() < usize::try_from(PAGE).unwrap_or(usize::MAX);
-        if let Some(line) = self.page.back() {
-            self.last = Some(line.trade_no.clone());
-        }
         Ok(())
     }
 }

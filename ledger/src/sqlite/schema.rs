@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::Duration;
 
 /// The schema's version, in `user_version`.
-pub(crate) const VERSION: i64 = 5;
+pub(crate) const VERSION: i64 = 6;
 /// "Wfal" in `application_id`, by which a ledger differs from another SQLite file.
 const APPLICATION_ID: i64 = 0x5766_616c;
 /// A batch touches most pages of `accounts`: fewer, larger ones cost less to find and to write. Measured by
@@ -126,6 +126,11 @@ fn migrate(db: &Connection, found: i64) -> Result<(), rusqlite::Error> {
     tx.commit()
 }
 
+/// Whether orders may be stored under their numbers alone, since before version 6.
+pub(crate) fn has_bare(db: &Connection) -> Result<bool, rusqlite::Error> {
+    db.query_row("SELECT EXISTS (SELECT 1 FROM bare_orders)", [], |row| row.get(0))
+}
+
 /// Opens a ledger for reading alone; nothing is created.
 pub(crate) fn open_reader(path: &Path) -> Result<Connection, OpenError> {
     open_beside(path, OpenFlags::SQLITE_OPEN_READ_ONLY)
@@ -223,9 +228,9 @@ mod tests {
                 time_ms: 1,
             };
             assert_eq!(ledger.apply(&[order]).unwrap(), [OrderOutcome::AlreadyCredited]);
-            // The earlier versions compared neither, but stored both.
-            let others = [Order { scene: "cards", ..order }, Order { activity: "autumn", ..order }];
-            assert_eq!(ledger.apply(&others).unwrap(), [OrderOutcome::Conflict; 2]);
+            // The earlier versions did not compare it, but stored it.
+            let others = [Order { scene: "cards", ..order }];
+            assert_eq!(ledger.apply(&others).unwrap(), [OrderOutcome::Conflict]);
         }
         let mut ledger =
             Ledger::open(&path, &LedgerOptions { unbudgeted: Unbudgeted::Allow, ..LedgerOptions::default() })

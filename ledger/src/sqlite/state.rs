@@ -14,11 +14,13 @@ pub(crate) struct Connected {
     pub(super) db: Connection,
     pub(super) unbudgeted: Unbudgeted,
     pub(super) budget_keys: BudgetKeys,
+    /// Whether orders may be stored under their numbers alone, since before version 6.
+    pub(super) has_bare: bool,
 }
 
 impl Connected {
-    pub fn new(db: Connection, unbudgeted: Unbudgeted) -> Self {
-        Self { db, unbudgeted, budget_keys: BudgetKeys::default() }
+    pub fn new(db: Connection, unbudgeted: Unbudgeted, has_bare: bool) -> Self {
+        Self { db, unbudgeted, budget_keys: BudgetKeys::default(), has_bare }
     }
 }
 
@@ -31,6 +33,8 @@ pub(crate) struct SqliteTx<'l> {
     pub(super) shards: BTreeMap<i64, Shards>,
     /// The largest amount of one order, by type.
     pub(super) order_caps: BTreeMap<String, i64>,
+    /// The tenant in the keys that payers of withdrawals are given.
+    pub(super) tenant: String,
     pub(super) committed: bool,
 }
 
@@ -39,7 +43,8 @@ impl<'l> SqliteTx<'l> {
         // The write lock at once: no later statement can find that another connection was faster.
         ledger.db.execute_batch("BEGIN IMMEDIATE")?;
         let (shards, order_caps) = (BTreeMap::new(), BTreeMap::new());
-        let mut tx = Self { ledger, next_transfer: 0, shards, order_caps, committed: false };
+        let tenant = String::new();
+        let mut tx = Self { ledger, next_transfer: 0, shards, order_caps, tenant, committed: false };
         // Read anew each time: nobody knows whether a commit that failed is there after all.
         tx.next_transfer = tx
             .ledger

@@ -24,7 +24,8 @@ pub(crate) struct SqliteLedger {
 impl SqliteLedger {
     pub fn open(path: &Path, options: &LedgerOptions) -> Result<Self, OpenError> {
         let (db, lock) = schema::open_writer(path, options)?;
-        let connected = Connected::new(db, options.unbudgeted);
+        let has_bare = schema::has_bare(&db).map_err(|error| OpenError::of_sql(path, &error))?;
+        let connected = Connected::new(db, options.unbudgeted, has_bare);
         Ok(Self { connected, path: path.to_owned(), guard: None, _lock: lock })
     }
 }

@@ -1,7 +1,7 @@
 //! The tables of a ledger in a file, version by version.
 
 /// The migrations from each version to the next, in order. Never change one that was released.
-pub(super) const MIGRATIONS: [&str; 5] = [V1, V2, V3, V4, V5];
+pub(super) const MIGRATIONS: [&str; 6] = [V1, V2, V3, V4, V5, V6];
 /// The text that replaces `BUDGET_CHECK` in the tables.
 pub(super) const BUDGET_CHECK: &str = ", CHECK (used + reserved <= total)";
 
@@ -261,4 +261,14 @@ CREATE TRIGGER seal_pages_no_update BEFORE UPDATE ON seal_pages
 BEGIN SELECT RAISE(ABORT, 'commitments are only ever appended'); END;
 CREATE TRIGGER seal_pages_no_delete BEFORE DELETE ON seal_pages
 BEGIN SELECT RAISE(ABORT, 'commitments are only ever appended'); END;
+";
+
+/// Orders count within their activities, and withdrawals belong to their users ([`key`](crate::key)). What was made before
+/// keeps its number, or its id, as its key; a row of `bare_orders` says that there may be such orders.
+const V6: &str = "
+ALTER TABLE orders RENAME COLUMN trade_no TO order_key;
+ALTER TABLE withdrawals RENAME COLUMN id TO withdrawal_key;
+ALTER TABLE withdrawals ADD COLUMN payer_key TEXT NOT NULL DEFAULT '';
+CREATE TABLE bare_orders (one INTEGER NOT NULL PRIMARY KEY CHECK (one = 1)) STRICT;
+INSERT INTO bare_orders SELECT 1 WHERE EXISTS (SELECT 1 FROM orders);
 ";

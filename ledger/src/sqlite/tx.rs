@@ -7,6 +7,7 @@ use crate::archive::{ArchiveEntry, Replay};
 use crate::contract::Transaction;
 use crate::decision::Goal;
 use crate::error::LedgerError;
+use crate::key::{OrderId, WithdrawalId};
 use crate::model::{Attempt, BudgetRaised, BudgetSet, Finish, Order, OrderOutcome};
 use crate::withdrawal::{End, Held, HoldOutcome};
 use rusqlite::OptionalExtension;
@@ -16,12 +17,12 @@ use windfall_contract::accounts::{Reason, Status, StoredOrder};
 impl SqliteTx<'_> {
     fn finish<'a>(
         &mut self,
-        ends: impl Iterator<Item = (&'a str, Status)>,
+        ends: impl Iterator<Item = (OrderId<'a>, Status)>,
         time_ms: i64,
     ) -> Result<Vec<Finish>, LedgerError> {
         let mut transfers = Transfers::default();
         let done = ends
-            .map(|(trade_no, goal)| self.finish_one(trade_no, goal, time_ms, &mut transfers))
+            .map(|(id, goal)| self.finish_one(id, goal, time_ms, &mut transfers))
             .collect::<Result<Vec<_>, _>>()?;
         transfers.write(&self.ledger.db)?;
         Ok(done)
@@ -54,29 +55,41 @@ impl Transaction for SqliteTx<'_> {
         batch.iter().map(|order| self.reserve_one(order, attempt, Goal::Promise, "")).collect()
     }
 
-    fn orders(&mut self, trade_nos: &[&str]) -> Result<Vec<Option<StoredOrder>>, LedgerError> {
-        trade_nos.iter().map(|trade_no| query::order(&self.ledger.db, trade_no)).collect()
+    fn orders(&mut self, ids: &[OrderId<'_>]) -> Result<Vec<Option<StoredOrder>>, LedgerError> {
+        ids.iter().map(|id| query::order(&self.ledger.db, *id)).collect()
     }
 
-    fn post(&mut self, trade_nos: &[&str], time_ms: i64) -> Result<Vec<Finish>, LedgerError> {
-        self.finish(trade_nos.iter().map(|trade_no| (*trade_no, Status::Credited)), time_ms)
+    fn post(&mut self, ids: &[OrderId<'_>], time_ms: i64) -> Result<Vec<Finish>, LedgerError> {
+        self.finish(ids.iter().map(|id| (*id, Status::Credited)), time_ms)
     }
 
-    fn release(&mut self, refused: &[(&str, Reason)], time_ms: i64) -> Result<Vec<Finish>, LedgerError> {
-        let ends = refused.iter().map(|(trade_no, reason)| (*trade_no, Status::Rejected(*reason)));
+    fn release(
+        &mut self,
+        refused: &[(OrderId<'_>, Reason)],
+        time_ms: i64,
+    ) -> Result<Vec<Finish>, LedgerError> {
+        let ends = refused.iter().map(|(id, reason)| (*id, Status::Rejected(*reason)));
         self.finish(ends, time_ms)
+    }
+
+    fn name_tenant(&mut self, tenant: &str) {
+        tenant.clone_into(&mut self.tenant);
     }
 
     fn hold(&mut self, batch: &[Held<'_>], time_ms: i64) -> Result<Vec<HoldOutcome>, LedgerError> {
         batch.iter().map(|asked| self.hold_one(*asked, time_ms)).collect()
     }
 
-    fn pay_out(&mut self, ids: &[&str], time_ms: i64) -> Result<Vec<Finish>, LedgerError> {
-        ids.iter().map(|id| self.end_one(id, End::Paid, time_ms)).collect()
+    fn pay_out(&mut self, ids: &[WithdrawalId<'_>], time_ms: i64) -> Result<Vec<Finish>, LedgerError> {
+        ids.iter().map(|id| self.end_one(*id, End::Paid, time_ms)).collect()
     }
 
-    fn give_back(&mut self, refused: &[(&str, &str)], time_ms: i64) -> Result<Vec<Finish>, LedgerError> {
-        refused.iter().map(|(id, why)| self.end_one(id, End::Refused(why), time_ms)).collect()
+    fn give_back(
+        &mut self,
+        refused: &[(WithdrawalId<'_>, &str)],
+        time_ms: i64,
+    ) -> Result<Vec<Finish>, LedgerError> {
+        refused.iter().map(|(id, why)| self.end_one(*id, End::Refused(why), time_ms)).collect()
     }
 
     fn rules_version(&mut self) -> Result<i64, LedgerError> {

@@ -4,27 +4,41 @@ use super::state::SqliteTx;
 use super::{acts, transfers};
 use crate::error::LedgerError;
 use crate::journal::{Entry, Payout, USER};
+use crate::key::{WithdrawalId, keys_of, number_of};
 use crate::model::Finish;
-use crate::withdrawal::{End, Held, HoldOutcome, StoredWithdrawal, WithdrawalStatus, check};
+use crate::withdrawal::{
+    End, Held, HoldOutcome, StoredWithdrawal, WithdrawalStatus, bare_payer_key, check, id_of, payer_key,
+};
 use rusqlite::{Connection, OptionalExtension, params};
 use windfall_contract::accounts::{Withdrawal, WithdrawalOutcome};
 
-/// Reads a withdrawal, and the number of its bonus type.
-fn find(db: &Connection, id: &str) -> Result<Option<(StoredWithdrawal, i64)>, LedgerError> {
+/// Reads a withdrawal, under whichever key it is stored, and the number of its bonus type.
+fn find(db: &Connection, id: WithdrawalId<'_>) -> Result<Option<(StoredWithdrawal, i64)>, LedgerError> {
+    match under(db, &id.key())? {
+        // Stored under its id alone, since before version 6.
+        None => Ok(under(db, id.id)?.filter(|(stored, _)| id_of(&stored.withdrawal) == id)),
+        found => Ok(found),
+    }
+}
+
+fn under(db: &Connection, key: &str) -> Result<Option<(StoredWithdrawal, i64)>, LedgerError> {
     let read = db
         .prepare_cached(
-            "SELECT w.user_id, n.name, w.amount, w.status, w.reason, w.created_ms, w.decided_ms, w.asset, w.payer \
-             FROM withdrawals w JOIN names n ON n.id = w.asset WHERE w.id = ?1",
+            "SELECT w.user_id, n.name, w.amount, w.status, w.reason, w.created_ms, w.decided_ms, w.asset, w.payer, \
+             w.payer_key FROM withdrawals w JOIN names n ON n.id = w.asset WHERE w.withdrawal_key = ?1",
         )?
-        .query_row([id], |row| {
+        .query_row([key], |row| {
             let status = WithdrawalStatus::of_code(row.get(3)?);
             let withdrawal = Withdrawal {
-                id: id.to_owned(),
+                id: number_of(key).to_owned(),
                 user_id: row.get(0)?,
                 bonus_type: row.get(1)?,
                 amount: row.get(2)?,
             };
+            let payer_key: String = row.get(9)?;
             let stored = StoredWithdrawal {
+                key: key.to_owned(),
+                payer_key: if payer_key.is_empty() { bare_payer_key(&withdrawal.id) } else { payer_key },
                 withdrawal,
                 status: status.unwrap_or(WithdrawalStatus::Held),
                 reason: row.get(4)?,
@@ -36,17 +50,34 @@ fn find(db: &Connection, id: &str) -> Result<Option<(StoredWithdrawal, i64)>, Le
         })
         .optional()?;
     match read {
-        Some((.., false)) => Err(LedgerError::Damaged(format!("withdrawal {id} has an unknown status"))),
+        Some((.., false)) => Err(LedgerError::Damaged(format!("withdrawal {key} has an unknown status"))),
         Some((stored, bonus_type, true)) => Ok(Some((stored, bonus_type))),
         None => Ok(None),
     }
 }
 
-pub(crate) fn one(db: &Connection, id: &str) -> Result<Option<StoredWithdrawal>, LedgerError> {
+pub(crate) fn one(db: &Connection, id: WithdrawalId<'_>) -> Result<Option<StoredWithdrawal>, LedgerError> {
     Ok(find(db, id)?.map(|(stored, _)| stored))
 }
 
-/// Held withdrawals, by id.
+/// The withdrawals with this id, of every user, in the order of their keys.
+pub(super) fn of_id(db: &Connection, id: &str) -> Result<Vec<StoredWithdrawal>, LedgerError> {
+    let (from, below) = keys_of(id);
+    let keys = db
+        .prepare_cached(
+            "SELECT withdrawal_key FROM withdrawals WHERE withdrawal_key = ?1 \
+             OR (withdrawal_key >= ?2 AND withdrawal_key < ?3) ORDER BY withdrawal_key",
+        )?
+        .query_map(params![id, from, below], |row| row.get(0))?
+        .collect::<Result<Vec<String>, _>>()?;
+    let mut found = Vec::with_capacity(keys.len());
+    for key in keys {
+        found.extend(under(db, &key)?.map(|(stored, _)| stored));
+    }
+    Ok(found)
+}
+
+/// Held withdrawals, by key.
 pub(crate) fn held(
     db: &Connection,
     before_ms: i64,
@@ -54,16 +85,18 @@ pub(crate) fn held(
     limit: u32,
 ) -> Result<Vec<StoredWithdrawal>, LedgerError> {
     // The status is written as it stands in the index, so that SQLite uses the index.
-    let ids = db
+    let keys = db
         .prepare_cached(
-            "SELECT id FROM withdrawals WHERE status = 0 AND created_ms < ?1 AND id > ?2 ORDER BY id LIMIT ?3",
+            "SELECT withdrawal_key FROM withdrawals WHERE status = 0 AND created_ms < ?1 AND withdrawal_key > ?2 \
+             ORDER BY withdrawal_key LIMIT ?3",
         )?
         .query_map(params![before_ms, after, limit], |row| row.get(0))?
         .collect::<Result<Vec<String>, _>>()?;
-    let mut held = Vec::with_capacity(ids.len());
-    for id in ids {
+    let mut held = Vec::with_capacity(keys.len());
+    for key in keys {
         // One that has ended between the two reads is not held any more.
-        held.extend(one(db, &id)?.filter(|one| one.status == WithdrawalStatus::Held));
+        let found = under(db, &key)?.map(|(stored, _)| stored);
+        held.extend(found.filter(|one| one.status == WithdrawalStatus::Held));
     }
     Ok(held)
 }
@@ -79,7 +112,7 @@ impl SqliteTx<'_> {
         time_ms: i64,
     ) -> Result<HoldOutcome, LedgerError> {
         check((asked, payer))?;
-        let Withdrawal { ref id, user_id, amount, .. } = *asked;
+        let (user_id, amount, id) = (asked.user_id, asked.amount, id_of(asked));
         let db = &self.ledger.db;
         if let Some((stored, _)) = find(db, id)? {
             return Ok(stored.answer(asked));
@@ -101,18 +134,25 @@ impl SqliteTx<'_> {
             Some((_, balance, _)) => return Ok(short(balance)),
             None => return Ok(short(0)),
         };
+        let (key, held) = (id.key(), WithdrawalStatus::Held.code());
         db.prepare_cached(
-            "INSERT INTO withdrawals (id, user_id, asset, amount, status, reason, payer, created_ms, decided_ms) \
-             VALUES (?1, ?2, ?3, ?4, ?5, '', ?6, ?7, NULL)",
+            "INSERT INTO withdrawals \
+             (withdrawal_key, user_id, asset, amount, status, reason, payer, created_ms, decided_ms, payer_key) \
+             VALUES (?1, ?2, ?3, ?4, ?5, '', ?6, ?7, NULL, ?8)",
         )?
-        .execute(params![id, user_id, bonus_type, amount, WithdrawalStatus::Held.code(), payer, time_ms])?;
-        let payout = Payout { withdrawal: id, user_id, asset: bonus_type, amount };
+        .execute(params![key, user_id, bonus_type, amount, held, payer, time_ms, payer_key(id, &self.tenant)])?;
+        let payout = Payout { key: &key, user_id, asset: bonus_type, amount };
         let entry = payout.hold(self.number(), prev, time_ms);
         self.record(&entry)?;
         Ok(HoldOutcome::Held)
     }
 
-    pub(crate) fn end_one(&mut self, id: &str, end: End<'_>, time_ms: i64) -> Result<Finish, LedgerError> {
+    pub(crate) fn end_one(
+        &mut self,
+        id: WithdrawalId<'_>,
+        end: End<'_>,
+        time_ms: i64,
+    ) -> Result<Finish, LedgerError> {
         let db = &self.ledger.db;
         let Some((stored, bonus_type)) = find(db, id)? else {
             return Ok(Finish::Unknown);
@@ -122,9 +162,11 @@ impl SqliteTx<'_> {
             return Ok(finish);
         }
         let Withdrawal { user_id, amount, .. } = stored.withdrawal;
-        db.prepare_cached("UPDATE withdrawals SET status = ?2, reason = ?3, decided_ms = ?4 WHERE id = ?1")?
-            .execute(params![id, end.status().code(), end.reason(), time_ms])?;
-        let payout = Payout { withdrawal: id, user_id, asset: bonus_type, amount };
+        db.prepare_cached(
+            "UPDATE withdrawals SET status = ?2, reason = ?3, decided_ms = ?4 WHERE withdrawal_key = ?1",
+        )?
+        .execute(params![stored.key, end.status().code(), end.reason(), time_ms])?;
+        let payout = Payout { key: &stored.key, user_id, asset: bonus_type, amount };
         let entry = match end {
             End::Paid => payout.pay(self.number(), time_ms),
             End::Refused(_) => {

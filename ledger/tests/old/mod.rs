@@ -1,10 +1,11 @@
-//! Ledgers as versions 1 to 3 left them, and what must have become of them. The tables are copies of what those versions
+//! Ledgers as versions 1 to 5 left them, and what must have become of them. The tables are copies of what those versions
 //! made.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use windfall_contract::accounts::{FlowKind, Withdrawal};
 use windfall_ledger::{
-    Attempt, Finish, HoldOutcome, Ledger, LedgerReader, Order, OrderOutcome, Settlement, WithdrawalStatus,
+    Attempt, Finish, HoldOutcome, Ledger, LedgerReader, Order, OrderId, OrderOutcome, Settlement,
+    WithdrawalId, WithdrawalStatus, payer_key,
 };
 
 /// The databases that differ in how they write it.
@@ -18,14 +19,23 @@ pub enum Dialect {
 /// The tables of a version, with data.
 pub fn ledger_of(version: i64, dialect: Dialect) -> String {
     let tables = match dialect {
-        Dialect::Sqlite => {
-            [include_str!("sqlite_1.sql"), include_str!("sqlite_2.sql"), include_str!("sqlite_3.sql")]
-        }
-        Dialect::Postgres => {
-            [include_str!("postgres_1.sql"), include_str!("postgres_2.sql"), include_str!("postgres_3.sql")]
-        }
+        Dialect::Sqlite => [
+            include_str!("sqlite_1.sql"),
+            include_str!("sqlite_2.sql"),
+            include_str!("sqlite_3.sql"),
+            include_str!("sqlite_4.sql"),
+            include_str!("sqlite_5.sql"),
+        ],
+        Dialect::Postgres => [
+            include_str!("postgres_1.sql"),
+            include_str!("postgres_2.sql"),
+            include_str!("postgres_3.sql"),
+            include_str!("postgres_4.sql"),
+            include_str!("postgres_5.sql"),
+        ],
     };
-    let data = [V1, V2, V3];
+    // Versions 4 and 5 wrote the same anew, which their migrations do here.
+    let data = [V1, V2, V3, "", ""];
     let mut sql = String::new();
     for at in 0..usize::try_from(version).unwrap() {
         sql.push_str(tables[at]);
@@ -130,6 +140,15 @@ fn order<'a>(trade_no: &'a str, user_id: i64, bonus_type: &'static str, amount: 
     Order { trade_no, user_id, activity: "spring", scene: "rain", bonus_type, amount, time_ms: 9_000 }
 }
 
+fn id(trade_no: &str) -> OrderId<'_> {
+    OrderId { activity: "spring", trade_no }
+}
+
+/// The name of a withdrawal of user 7.
+fn out(id: &str) -> WithdrawalId<'_> {
+    WithdrawalId { user_id: 7, id }
+}
+
 fn clean(reader: &LedgerReader) {
     let found = reader.reconcile().unwrap();
     assert!(found.is_clean(), "{found:?}");
@@ -139,14 +158,33 @@ fn settled(payer: &str, bonus_type: &str, amount: i64) -> Settlement {
     Settlement { payer: payer.into(), bonus_type: bonus_type.into(), amount }
 }
 
+/// The keys of payers that were asked before version 6: they are asked with the same ones again.
+fn keeps_payers_keys(version: i64, reader: &LedgerReader) {
+    let reserved = reader.reserved(10_000, "", 9).unwrap();
+    for one in &reserved {
+        assert_eq!(payer_key(&one.order), one.order.trade_no, "it may have paid under its number alone");
+    }
+    let held = reader.held_withdrawals(10_000, "", 9).unwrap();
+    let keys: Vec<&str> = held.iter().map(|one| one.payer_key.as_str()).collect();
+    let is_ended = held.is_empty();
+    assert!(is_ended || (version >= 2 && keys == ["withdrawal held"]), "{keys:?}");
+}
+
 /// Everything that a ledger of this version held is still there, and goes on. Repeating it finds the same.
-pub fn check(version: i64, ledger: &mut Ledger, reader: impl Fn() -> LedgerReader) {
+/// `keyed`: an order's number counts within its activity by now.
+pub fn check(version: i64, keyed: bool, ledger: &mut Ledger, reader: impl Fn() -> LedgerReader) {
     clean(&reader());
+    keeps_payers_keys(version, &reader());
     // Nothing is paid again.
     let known = [order("a", 7, "cash", 10), order("b", 7, "coin", 20)];
     assert_eq!(ledger.apply(&known).unwrap(), [OrderOutcome::AlreadyCredited; 2]);
-    let other = [order("a", 7, "cash", 11), Order { activity: "autumn", ..known[0] }];
+    let other = [order("a", 7, "cash", 11), Order { scene: "cards", ..known[0] }];
     assert_eq!(ledger.apply(&other).unwrap(), [OrderOutcome::Conflict; 2]);
+    let elsewhere = ledger.apply(&[Order { activity: "autumn", user_id: 70, ..known[0] }]).unwrap();
+    match keyed {
+        true => assert!(matches!(elsewhere[..], [OrderOutcome::Credited | OrderOutcome::AlreadyCredited])),
+        false => assert_eq!(elsewhere, [OrderOutcome::Conflict]),
+    }
     assert!(matches!(ledger.apply(&[order("x", 9, "cash", 3)]).unwrap()[..], [OrderOutcome::Rejected(_)]));
     assert_eq!(ledger.balance(7, "coin").unwrap(), 20);
     assert_eq!(ledger.balance(7, "cash").unwrap(), if version == 1 { 10 } else { 5 });
@@ -162,10 +200,13 @@ pub fn check(version: i64, ledger: &mut Ledger, reader: impl Fn() -> LedgerReade
         }
     }
     if version >= 2 {
-        let end = ledger.transact(|tx| tx.pay_out(&["held", "paid", "back"], 9_000)).unwrap();
+        let end = ledger.transact(|tx| tx.pay_out(&[out("held"), out("paid"), out("back")], 9_000)).unwrap();
         assert_eq!(end[1..], [Finish::Before, Finish::Otherwise]);
         assert!(matches!(end[0], Finish::Done | Finish::Before));
-        assert_eq!(ledger.withdrawal("held").unwrap().map(|one| one.status), Some(WithdrawalStatus::Paid));
+        assert_eq!(
+            ledger.withdrawal(out("held")).unwrap().map(|one| one.status),
+            Some(WithdrawalStatus::Paid)
+        );
     }
     if version >= 3 {
         assert_eq!((ledger.balance(6, "cash").unwrap(), ledger.balance(5, "cash").unwrap()), (0, 4));
@@ -178,13 +219,13 @@ pub fn check(version: i64, ledger: &mut Ledger, reader: impl Fn() -> LedgerReade
     let held = [order("r", 8, "cash", 5)];
     let asked = ledger.transact(|tx| tx.reserve(&held, &["other"], Attempt::Normal)).unwrap();
     assert!(matches!(asked[..], [OrderOutcome::Reserved | OrderOutcome::AlreadyCredited]));
-    let payer = ledger.order("r").unwrap().unwrap().payer;
-    assert_eq!(payer, if version == 3 { "bank" } else { "other" });
-    let done = ledger.transact(|tx| tx.post(&["r"], 9_000)).unwrap();
+    let payer = ledger.order(id("r")).unwrap().unwrap().payer;
+    assert_eq!(payer, if version >= 3 { "bank" } else { "other" });
+    let done = ledger.transact(|tx| tx.post(&[id("r")], 9_000)).unwrap();
     assert!(matches!(done[..], [Finish::Done | Finish::Before]));
     let own = settled(&payer, "cash", 5);
     let expected = match version {
-        3 => vec![own, settled("shop", "cash", 12), settled("shop", "coin", 5)],
+        3.. => vec![own, settled("shop", "cash", 12), settled("shop", "coin", 5)],
         _ => vec![own],
     };
     assert_eq!(reader().settlements().unwrap(), expected);

@@ -196,15 +196,21 @@ impl OlderProcess {
 
     /// Its statements that write what the journal replaces, prepared and planned as a process that has run for long has them.
     pub fn planned(&self) -> Vec<(&'static str, Statement)> {
-        [INSERT, CHANGE, TAKE, SETTLE, TRANSFER, RECORD]
+        self.planned_of(&[INSERT, CHANGE, TAKE, SETTLE, TRANSFER, RECORD])
+    }
+
+    /// These statements likewise.
+    pub fn planned_of(&self, statements: &[&'static str]) -> Vec<(&'static str, Statement)> {
+        statements
+            .iter()
             .map(|sql| {
                 let statement = self.runtime.block_on(self.client.prepare(sql)).unwrap();
                 for _ in 0..9 {
                     assert!(!self.refuses(&statement), "{sql}");
                 }
-                (sql, statement)
+                (*sql, statement)
             })
-            .to_vec()
+            .collect()
     }
 
     /// Whether a statement names what is not there any more. It writes nothing: it has no rows.
@@ -216,6 +222,7 @@ impl OlderProcess {
                 Type::INT2_ARRAY => Box::new(Vec::<i16>::new()),
                 Type::INT8 => Box::new(0_i64),
                 Type::INT2 => Box::new(0_i16),
+                Type::TEXT => Box::new(""),
                 _ => panic!("{of}"),
             }
         };
@@ -223,7 +230,7 @@ impl OlderProcess {
         let params: Vec<&(dyn ToSql + Sync)> = values.iter().map(|value| &**value).collect();
         match self.runtime.block_on(self.client.execute(statement, &params)) {
             Ok(rows) => {
-                assert_eq!(rows, 0);
+                assert_eq!(rows, 0, "it reads nothing either");
                 false
             }
             Err(error) => {

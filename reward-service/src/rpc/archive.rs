@@ -19,6 +19,10 @@ const PAGE_MAX: u32 = 1_000;
 /// The number of entries that are read at once, with their payloads.
 const READ_MAX: u32 = 100;
 const ACTOR_MAX_BYTES: usize = 64;
+/// The bytes of a key, which is an order number and its activity, or an id and its user.
+const AFTER_MAX_BYTES: usize = 256;
+/// Above every activity and every user.
+const LAST: char = '\u{7f}';
 const REASON_MAX_BYTES: usize = 200;
 
 /// The failure archive, the budgets, and the orders and withdrawals that have not ended, for operators. Roles: observe, operate.
@@ -83,12 +87,16 @@ pub(super) fn page_of(page_size: u32) -> Result<u32, Status> {
     }
 }
 
-/// Checks where a page begins: an order number or an id, or empty.
-fn check_after(after: &str) -> Result<(), Status> {
-    match check_trade_no(after) {
-        Err(why) if !after.is_empty() => Err(Status::invalid_argument(format!("after {why}"))),
-        _ => Ok(()),
-    }
+/// The key that a page begins behind: what `next_after` said, an order number or an id, or empty. A number stands for all
+/// of its keys.
+fn after_of(after: &str) -> Result<String, Status> {
+    check_text(after, AFTER_MAX_BYTES).map_err(|why| Status::invalid_argument(format!("after {why}")))?;
+    Ok(if after.is_empty() || after.contains(' ') { after.to_owned() } else { format!("{after} {LAST}") })
+}
+
+/// What the next page begins behind. A key that is a number alone gets a space: it stands for itself.
+fn next_after(key: &str) -> String {
+    if key.contains(' ') { key.to_owned() } else { format!("{key} ") }
 }
 
 /// The actor of a call. The key's name comes from the edge, so no caller acts in another's name.
@@ -233,11 +241,11 @@ impl archive_server::Archive for ArchiveService {
         Call::of(&request)?;
         let v1::ListReservedRequest { older_than_ms, after, page_size } = request.into_inner();
         let page = page_of(page_size)?;
-        check_after(&after)?;
+        let after = after_of(&after)?;
         let found = self.rewards.reserved(older_than_ms, &after, page).await;
         let found = found.map_err(|error| status::of_call(&error))?;
         let is_full = u32::try_from(found.len()).unwrap_or(u32::MAX) >= page;
-        let last = found.last().filter(|_| is_full).map(|one| one.order.trade_no.clone());
+        let last = found.last().filter(|_| is_full).map(|one| next_after(&one.order.key));
         let orders = found.into_iter().map(reserved).collect();
         Ok(Response::new(v1::ListReservedReply { orders, next_after: last.unwrap_or_default() }))
     }
@@ -247,10 +255,12 @@ impl archive_server::Archive for ArchiveService {
         request: Request<v1::ReleaseReservedRequest>,
     ) -> Result<Response<v1::ReleaseReservedReply>, Status> {
         let caller = Call::of(&request)?.caller.clone();
-        let v1::ReleaseReservedRequest { trade_no, actor } = request.into_inner();
+        let v1::ReleaseReservedRequest { trade_no, actor, activity } = request.into_inner();
         check_trade_no(&trade_no).map_err(|why| Status::invalid_argument(format!("trade_no {why}")))?;
         let actor = actor_of(&caller, &actor)?;
-        self.rewards.release(&trade_no, &actor).await.map_err(|error| status::of_release(&error))?;
+        let activity = Some(activity.as_str()).filter(|activity| !activity.is_empty());
+        let released = self.rewards.release(activity, &trade_no, &actor).await;
+        released.map_err(|error| status::of_release(&error))?;
         Ok(Response::new(v1::ReleaseReservedReply {}))
     }
 
@@ -259,7 +269,7 @@ impl archive_server::Archive for ArchiveService {
         request: Request<v1::GetOrderRequest>,
     ) -> Result<Response<v1::GetOrderReply>, Status> {
         let tenant = std::sync::Arc::clone(&Call::of(&request)?.caller.tenant);
-        let v1::GetOrderRequest { trade_no } = request.into_inner();
+        let v1::GetOrderRequest { trade_no, activity } = request.into_inner();
         check_trade_no(&trade_no).map_err(|why| Status::invalid_argument(format!("trade_no {why}")))?;
         let found = self.rewards.read(move |reader| {
             let filter = ArchiveFilter {
@@ -267,12 +277,19 @@ impl archive_server::Archive for ArchiveService {
                 limit: READ_MAX,
                 ..ArchiveFilter::default()
             };
-            Ok((reader.order(&trade_no)?, reader.archive_list(&filter)?))
+            Ok((reader.orders_of_number(&trade_no)?, reader.archive_list(&filter)?))
         });
         let (stored, archived) = found.await.map_err(|error| status::of_call(&error))?;
-        let archived = archived.iter().filter(|entry| is_visible(entry, &tenant)).map(line).collect();
-        let order = stored.map(order);
-        Ok(Response::new(v1::GetOrderReply { order, archived }))
+        let of_activity = |name: &str| activity.is_empty() || activity == name;
+        // An entry that is no event belongs to no activity.
+        let is_asked = |entry: &&Archived| {
+            EventRef::parse(&entry.payload).map_or(true, |event| of_activity(event.activity))
+        };
+        let archived = archived.iter().filter(is_asked);
+        let archived = archived.filter(|entry| is_visible(entry, &tenant)).map(line).collect();
+        let mut orders = stored.into_iter().filter(|one| of_activity(&one.activity)).map(order);
+        let (order, others) = (orders.next(), orders.collect());
+        Ok(Response::new(v1::GetOrderReply { order, archived, others }))
     }
 
     async fn list_held(
@@ -282,11 +299,11 @@ impl archive_server::Archive for ArchiveService {
         Call::of(&request)?;
         let v1::ListHeldRequest { older_than_ms, after, page_size } = request.into_inner();
         let page = page_of(page_size)?;
-        check_after(&after)?;
+        let after = after_of(&after)?;
         let found = self.rewards.held(older_than_ms, &after, page).await;
         let found = found.map_err(|error| status::of_call(&error))?;
         let is_full = u32::try_from(found.len()).unwrap_or(u32::MAX) >= page;
-        let last = found.last().filter(|_| is_full).map(|one| one.withdrawal.id.clone());
+        let last = found.last().filter(|_| is_full).map(|one| next_after(&one.key));
         let withdrawals = found.into_iter().map(held).collect();
         Ok(Response::new(v1::ListHeldReply { withdrawals, next_after: last.unwrap_or_default() }))
     }

@@ -78,7 +78,9 @@ pub(super) fn of_act(error: &ActError) -> Status {
 pub(super) fn of_release(error: &ReleaseError) -> Status {
     match error {
         ReleaseError::NotReserved(trade_no) => Status::not_found(format!("order {trade_no} is not reserved")),
-        ReleaseError::WaitsForPayer { .. } => Status::failed_precondition(error.to_string()),
+        ReleaseError::Ambiguous { .. } | ReleaseError::WaitsForPayer { .. } => {
+            Status::failed_precondition(error.to_string())
+        }
         ReleaseError::NoActor => Status::invalid_argument("a release needs the name of who asks for it"),
         ReleaseError::Call(error) => of_call(error),
     }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use windfall_contract::Clock;
 use windfall_contract::connector::Connector;
-use windfall_ledger::{Ledger, LedgerOptions, LedgerReader, Unbudgeted};
+use windfall_ledger::{Ledger, LedgerOptions, LedgerReader, OrderId, Unbudgeted};
 use windfall_proto::event::EventRef;
 use windfall_reward_service::{Payer, RewardHandle, RewardOptions, RewardService};
 
@@ -37,6 +37,11 @@ pub fn cash(trade_no: &str, user_id: i64, amount: i64) -> Bytes {
 
 pub fn badge(trade_no: &str) -> Bytes {
     bytes(event(trade_no, 7, "badge", 1))
+}
+
+/// The name of an order of [`event`].
+pub fn id(trade_no: &str) -> OrderId<'_> {
+    OrderId { activity: "spring-2027", trade_no }
 }
 
 pub fn ledger_path(folder: &Path) -> PathBuf {

@@ -61,7 +61,7 @@ fn each_thread_starts_again_after_a_panic_and_nothing_is_forgotten() {
         let stats = stage.sdk.stats();
         stats.tokens_waiting == 0 && stats.tokens_written + stats.tokens_dropped == 330
     });
-    assert!(stage.tokens.held.lock().contains_key(&(1, "o-0329".into())));
+    assert!(stage.tokens.held.lock().contains_key(&(1, "o-0329 spring".into())));
     all_arrived(&stage, 330);
     let stats = stage.sdk.stats();
     assert_eq!((stats.pump_panics, stats.rules_panics, stats.failing_threads), (2, 2, 0));

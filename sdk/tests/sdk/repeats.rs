@@ -36,7 +36,7 @@ fn both_tokens_of_a_repeated_send_are_valid_whichever_the_store_holds() {
 
     let book = book(&stage);
     let app_id = stage.sdk.app_id();
-    let key = (42, rain.trade_no(1, 42, 0));
+    let key = (42, format!("{} spring-2027", rain.trade_no(1, 42, 0)));
     // The last put wins; which of two threads' puts is the last, nobody knows.
     for held in [&second, &first] {
         stage.tokens.held.lock().insert(key.clone(), held.clone());

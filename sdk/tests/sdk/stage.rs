@@ -166,7 +166,7 @@ impl TokenStore for Tokens {
         }
         let mut held = self.held.lock();
         for put in batch {
-            held.insert((put.user_id, put.trade_no.to_string()), put.token.to_string());
+            held.insert((put.user_id, put.name.to_string()), put.token.to_string());
         }
         Ok(())
     }
@@ -175,7 +175,7 @@ impl TokenStore for Tokens {
     }
     async fn get(&self, keys: &[TokenKey]) -> Result<Vec<Option<Box<str>>>, Unavailable> {
         let held = self.held.lock();
-        let one = |key: &TokenKey| held.get(&(key.user_id, key.trade_no.to_string()));
+        let one = |key: &TokenKey| held.get(&(key.user_id, key.name.to_string()));
         Ok(keys.iter().map(|key| one(key).map(|text| text.as_str().into())).collect())
     }
     async fn list(

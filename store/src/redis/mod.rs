@@ -1,5 +1,5 @@
 //! A token store on Redis: one server, or a Redis Cluster.
-//! Each user has one hash `{prefix}{user_id}`, from order number to token; canonical base64url is kept as the bytes it
+//! Each user has one hash `{prefix}{user_id}`, from name to token; canonical base64url is kept as the bytes it
 //! stands for. A batch is sent in pipelines, one connection after the other, without waiting in between. A user's first
 //! tokens take one command, which restores a whole hash with its expiry; further ones take one `HSET` per user with all
 //! the user's tokens of the batch.
@@ -34,7 +34,7 @@
 //! use windfall_store::redis::{RedisOptions, RedisStore};
 //!
 //! let store = RedisStore::open(RedisOptions::at("rediss://:secret@10.0.0.7:6379")).await?;
-//! let put = TokenPut { user_id: 7, trade_no: "rain-7-1".into(), token: "AQAB".into(), expires_at_ms: NEVER };
+//! let put = TokenPut { user_id: 7, name: "rain-7-1".into(), token: "AQAB".into(), expires_at_ms: NEVER };
 //! store.put(&[put]).await?;
 //! assert_eq!(store.list(7, None, 10).await?.len(), 1);
 //! # Ok(())
@@ -146,7 +146,7 @@ impl RedisStore {
         Request::new(slot_of(key), command)
     }
 
-    /// One request per user, with the user's order numbers that `keys` names; and the indices of these.
+    /// One request per user, with the names of this user in `keys`; and the indices of these.
     fn by_user(&self, name: &str, keys: &[TokenKey]) -> (Vec<Request>, Vec<usize>) {
         let order = sorted(keys.len(), |at| keys[at].user_id);
         let mut text = Vec::new();
@@ -154,7 +154,7 @@ impl RedisStore {
         let requests = runs.map(|run| {
             let mut request = self.request(name, keys[run[0]].user_id, &mut text, run.len());
             for at in run {
-                request.command.arg(&*keys[*at].trade_no);
+                request.command.arg(&*keys[*at].name);
             }
             request
         });
@@ -175,12 +175,11 @@ impl RedisStore {
         if puts.len() > whole::FIELDS_MAX || self.seen.has(user_id) || !self.takes_whole.load(Relaxed) {
             return None;
         }
-        let later =
-            |nth: usize, trade_no: &str| puts[nth + 1..].iter().any(|at| *batch[*at].trade_no == *trade_no);
+        let later = |nth: usize, name: &str| puts[nth + 1..].iter().any(|at| *batch[*at].name == *name);
         let fields = puts.iter().map(|at| &batch[*at]).enumerate();
         // The last put of an order wins.
-        let fields = fields.filter(|(nth, put)| !later(*nth, &put.trade_no));
-        let fields = fields.map(|(_, put)| (put.trade_no.as_bytes(), packed(&put.token)));
+        let fields = fields.filter(|(nth, put)| !later(*nth, &put.name));
+        let fields = fields.map(|(_, put)| (put.name.as_bytes(), packed(&put.token)));
         whole::dump(fields, dump);
         let mut request = self.request("RESTORE", user_id, key, 3);
         request.command.arg(end_ms(batch, puts)).arg(dump.as_slice()).arg("ABSTTL");
@@ -194,7 +193,7 @@ impl RedisStore {
         let mut request = self.request("HSET", batch[puts[0]].user_id, key, 2 * puts.len());
         for at in puts {
             let put = &batch[*at];
-            request.command.arg(&*put.trade_no).arg(packed(&put.token));
+            request.command.arg(&*put.name).arg(packed(&put.token));
         }
         let end_ms = end_ms(batch, puts);
         request.then = ["NX", "GT"]
@@ -326,20 +325,17 @@ impl TokenStore for RedisStore {
         if limit == 0 {
             return Ok(Vec::new());
         }
-        let mut names = self.order_numbers(user_id, after, deadline).await?.into_iter().peekable();
+        let mut names = self.names(user_id, after, deadline).await?.into_iter().peekable();
         let mut page = Vec::new();
         // Again where tokens went between the two looks: a short page would be taken for the last.
         while page.len() < limit && names.peek().is_some() {
-            let wanted: Vec<TokenKey> = names
-                .by_ref()
-                .take(limit - page.len())
-                .map(|trade_no| TokenKey { user_id, trade_no })
-                .collect();
+            let wanted: Vec<TokenKey> =
+                names.by_ref().take(limit - page.len()).map(|name| TokenKey { user_id, name }).collect();
             let (requests, _) = self.by_user("HMGET", &wanted);
             let answers = self.run(requests, true, deadline).await?;
             let Some(values) = answers.into_iter().next() else { break };
-            for (TokenKey { trade_no, .. }, value) in wanted.into_iter().zip(array(values)?) {
-                page.extend(token(&value)?.map(|token| StoredToken { trade_no, token }));
+            for (TokenKey { name, .. }, value) in wanted.into_iter().zip(array(values)?) {
+                page.extend(token(&value)?.map(|token| StoredToken { name, token }));
             }
         }
         Ok(page)
@@ -347,8 +343,8 @@ impl TokenStore for RedisStore {
 }
 
 impl RedisStore {
-    /// A user's order numbers after `after`, sorted.
-    async fn order_numbers(
+    /// The names of a user's tokens after `after`, sorted.
+    async fn names(
         &self,
         user_id: i64,
         after: Option<&str>,

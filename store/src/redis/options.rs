@@ -5,7 +5,7 @@ use serde::Deserialize;
 use std::time::Duration;
 use windfall_redis_link::{Access, LinkOptions, OpenRedisError, Report, TlsOptions};
 
-/// The number of a user's tokens that a page is made from at most: reading more order numbers would hold Redis up.
+/// The number of a user's tokens that a page is made from at most: reading more names would hold Redis up.
 pub(super) const LISTED_MAX: i64 = 100_000;
 
 /// The address of the Redis that keeps the tokens, and its time-outs.

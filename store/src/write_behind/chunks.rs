@@ -55,7 +55,7 @@ pub(super) struct Spilled {
 #[derive(Default)]
 struct Chunk {
     heads: Vec<Head>,
-    /// The order number of each token, one after the other.
+    /// The name of each token, one after the other.
     orders: Vec<u8>,
     tokens: Tokens,
     /// One bit for each token that has not left.
@@ -107,7 +107,7 @@ impl Chunks {
             unreachable!("the youngest chunk is open until the next one is begun")
         };
         tokens.extend_from_slice(&token);
-        chunk.orders.extend_from_slice(put.trade_no.as_bytes());
+        chunk.orders.extend_from_slice(put.name.as_bytes());
         chunk.heads.push(Head {
             user_id: put.user_id,
             expires_at_ms: put.expires_at_ms,
@@ -118,7 +118,7 @@ impl Chunks {
         });
         chunk.live[index / 64] |= 1 << (index % 64);
         let place = Place::new(self.first.wrapping_add(at), index);
-        (place, TOKEN_BYTES + put.trade_no.len() + token.len())
+        (place, TOKEN_BYTES + put.name.len() + token.len())
     }
 
     /// Notes that a token has left. Returns the bytes of memory that are free now: those of its chunk, if it was the
@@ -218,12 +218,12 @@ impl Chunks {
         &mut self.list[at].heads[index]
     }
 
-    pub(super) fn trade_no(&self, place: Place) -> &str {
+    pub(super) fn name(&self, place: Place) -> &str {
         // What was text when it was appended is text again.
         str::from_utf8(self.order(place)).unwrap_or_default()
     }
 
-    /// The bytes of the order number.
+    /// The bytes of the name.
     pub(super) fn order(&self, place: Place) -> &[u8] {
         let (at, index) = self.at(place);
         let chunk = &self.list[at];
@@ -241,11 +241,11 @@ impl Chunks {
         }
     }
 
-    /// The token with its order number, or `None` where its text is on disk.
+    /// The token with its name, or `None` where its text is on disk.
     pub(super) fn put(&self, place: Place) -> Option<TokenPut> {
         let Text::Here(token) = self.text(place) else { return None };
         let Head { user_id, expires_at_ms, .. } = *self.head(place);
-        Some(TokenPut { user_id, trade_no: self.trade_no(place).into(), token, expires_at_ms })
+        Some(TokenPut { user_id, name: self.name(place).into(), token, expires_at_ms })
     }
 
     fn numbered(&mut self, number: usize) -> Option<&mut Chunk> {
@@ -363,7 +363,7 @@ fn is_same(one: &Bytes, other: &Bytes) -> bool {
     one.as_ptr() == other.as_ptr() && one.len() == other.len()
 }
 
-/// A place in a chunk's texts, which are far shorter than 4 GiB: an order number has less than 64 KiB, and so has a
+/// A place in a chunk's texts, which are far shorter than 4 GiB: a name has less than 64 KiB, and so has a
 /// token.
 fn offset(bytes: usize) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)

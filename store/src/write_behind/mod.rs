@@ -173,12 +173,13 @@ impl WriteBehind {
     }
 
     /// Notes that rewards were credited: cancels their tokens, or has them removed. It never waits for the store.
-    pub fn credited(&self, credited: &[(i64, &str)]) {
+    /// Each has its user, activity and order number.
+    pub fn credited<'a>(&self, credited: impl Iterator<Item = (i64, &'a str, &'a str)>) {
         let shared = &*self.shared;
         let (mut cancelled, mut given_up) = (0, 0);
         let mut table = shared.table.lock();
-        for (user_id, trade_no) in credited {
-            let (is_cancelled, is_told) = table.credited(*user_id, trade_no);
+        for (user_id, activity, trade_no) in credited {
+            let (is_cancelled, is_told) = table.credited(user_id, activity, trade_no);
             cancelled += u64::from(is_cancelled);
             given_up += u64::from(!is_told);
         }
@@ -370,7 +371,7 @@ impl Shared {
             if removals.is_empty() {
                 break;
             }
-            if let Err(error) = self.store.remove(&removals).await {
+            if let Err(error) = self.store.remove(&with_older_names(&removals)).await {
                 self.table.lock().put_back_removals(removals);
                 return Err(error);
             }
@@ -439,4 +440,13 @@ async fn long_after_close(mut closed: watch::Receiver<bool>) {
 
 fn count(items: usize) -> u64 {
     u64::try_from(items).unwrap_or(u64::MAX)
+}
+
+/// These keys, and those under which a process of an older version has kept the same tokens.
+fn with_older_names(keys: &[TokenKey]) -> Vec<TokenKey> {
+    let older = keys.iter().map(|key| {
+        let number = key.name.split_once(' ').map_or(&*key.name, |(number, _)| number);
+        TokenKey { user_id: key.user_id, name: number.into() }
+    });
+    keys.iter().cloned().chain(older).collect()
 }

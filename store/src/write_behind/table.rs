@@ -9,7 +9,7 @@ use foldhash::quality::RandomState;
 use hashbrown::HashTable;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use windfall_contract::tokens::{StoredToken, TokenKey, TokenPut};
+use windfall_contract::tokens::{StoredToken, TokenKey, TokenPut, name};
 
 /// The limits of a table.
 #[derive(Debug, Clone, Copy)]
@@ -60,7 +60,7 @@ impl Table {
     }
 
     pub(super) fn put(&mut self, put: &TokenPut) -> Taken {
-        let key = Hashed::new(&self.hashing, put.user_id, &put.trade_no);
+        let key = Hashed::new(&self.hashing, put.user_id, &put.name);
         if self.credited.has(key.hash) {
             return Taken::Cancelled;
         }
@@ -73,8 +73,9 @@ impl Table {
 
     /// Takes back a token whose reward was credited. Returns whether it was waiting, and whether the store will be told
     /// to remove it.
-    pub(super) fn credited(&mut self, user_id: i64, trade_no: &str) -> (bool, bool) {
-        let key = Hashed::new(&self.hashing, user_id, trade_no);
+    pub(super) fn credited(&mut self, user_id: i64, activity: &str, trade_no: &str) -> (bool, bool) {
+        let own = name(activity, trade_no);
+        let key = Hashed::new(&self.hashing, user_id, &own);
         let [young, old] = [&mut self.young, &mut self.old].map(|waiting| waiting.remove(key));
         let is_cancelled = young || old;
         // It may be in the store, on its way there, have yet to come here, or come again: a writer whose batch was
@@ -83,14 +84,14 @@ impl Table {
         // Told in any case: an earlier put of the same order may be there.
         let is_told = self.removals.len() < self.bounds.removals;
         if is_told {
-            self.removals.push(TokenKey { user_id, trade_no: trade_no.into() });
+            self.removals.push(TokenKey { user_id, name: own });
         }
         (is_cancelled, is_told)
     }
 
     /// Takes a token back without a word to the store. One that is being written must be waited for first.
     pub(super) fn forget(&mut self, key: &TokenKey) {
-        let key = Hashed::new(&self.hashing, key.user_id, &key.trade_no);
+        let key = Hashed::new(&self.hashing, key.user_id, &key.name);
         self.young.remove(key);
         self.old.remove(key);
     }
@@ -157,7 +158,7 @@ impl Table {
             batch.push(put);
         }
         // A store writes neighbours more cheaply, and `written` searches in this order.
-        batch.sort_unstable_by(|a, b| (a.user_id, &a.trade_no).cmp(&(b.user_id, &b.trade_no)));
+        batch.sort_unstable_by(|a, b| (a.user_id, &a.name).cmp(&(b.user_id, &b.name)));
         self.writing = Arc::new(batch);
         Arc::clone(&self.writing)
     }
@@ -170,7 +171,7 @@ impl Table {
     /// were credited meanwhile.
     pub(super) fn put_back(&mut self) {
         for put in std::mem::take(&mut self.writing).iter() {
-            let key = Hashed::new(&self.hashing, put.user_id, &put.trade_no);
+            let key = Hashed::new(&self.hashing, put.user_id, &put.name);
             if !self.credited.has(key.hash) {
                 self.old.insert(key, put);
             }
@@ -178,31 +179,30 @@ impl Table {
     }
 
     pub(super) fn get(&self, key: &TokenKey) -> Option<Text> {
-        let hashed = Hashed::new(&self.hashing, key.user_id, &key.trade_no);
+        let hashed = Hashed::new(&self.hashing, key.user_id, &key.name);
         let waiting = self.young.get(hashed).or_else(|| self.old.get(hashed));
         waiting.or_else(|| self.written(key).map(|put| Text::Here(put.token.clone())))
     }
 
-    /// The tokens of a user's page that are not in the store yet, by order number; at most `limit` from the beginning.
+    /// The tokens of a user's page that are not in the store yet, by name; at most `limit` from the beginning.
     pub(super) fn list(&self, user_id: i64, after: Option<&str>, limit: usize) -> BTreeMap<Box<str>, Text> {
-        let first = TokenKey { user_id, trade_no: after.unwrap_or_default().into() };
-        let is_before = |put: &TokenPut| match (put.user_id, &*put.trade_no).cmp(&(user_id, &first.trade_no))
-        {
+        let first = TokenKey { user_id, name: after.unwrap_or_default().into() };
+        let is_before = |put: &TokenPut| match (put.user_id, &*put.name).cmp(&(user_id, &first.name)) {
             std::cmp::Ordering::Equal => after.is_some(),
             order => order.is_lt(),
         };
         let start = self.writing.partition_point(is_before);
         let written = self.writing[start..].iter().take_while(|put| put.user_id == user_id).take(limit);
-        let written = written.map(|put| (put.trade_no.clone(), Text::Here(put.token.clone())));
+        let written = written.map(|put| (put.name.clone(), Text::Here(put.token.clone())));
         let mut page: BTreeMap<_, _> = written.collect();
         for waiting in [&self.old, &self.young] {
             let own = waiting.of_user(user_id).filter(|(order, _)| after.is_none_or(|after| *order > after));
-            for (trade_no, place) in own {
+            for (name, place) in own {
                 let is_in_page = page.len() < limit
-                    || page.contains_key(trade_no)
-                    || page.last_key_value().is_some_and(|(last, _)| trade_no < &**last);
+                    || page.contains_key(name)
+                    || page.last_key_value().is_some_and(|(last, _)| name < &**last);
                 if is_in_page {
-                    page.insert(trade_no.into(), waiting.text(place));
+                    page.insert(name.into(), waiting.text(place));
                 }
                 if page.len() > limit {
                     page.pop_last();
@@ -232,7 +232,7 @@ impl Table {
     }
 
     fn written(&self, key: &TokenKey) -> Option<&TokenPut> {
-        let order = |put: &TokenPut| (put.user_id, &put.trade_no).cmp(&(key.user_id, &key.trade_no));
+        let order = |put: &TokenPut| (put.user_id, &put.name).cmp(&(key.user_id, &key.name));
         self.writing.binary_search_by(order).ok().and_then(|at| self.writing.get(at))
     }
 }
@@ -268,8 +268,8 @@ pub(super) fn merge(
     mut waiting: BTreeMap<Box<str>, Box<str>>,
     limit: usize,
 ) -> Vec<StoredToken> {
-    for StoredToken { trade_no, token } in stored {
-        waiting.entry(trade_no).or_insert(token);
+    for StoredToken { name, token } in stored {
+        waiting.entry(name).or_insert(token);
     }
-    waiting.into_iter().take(limit).map(|(trade_no, token)| StoredToken { trade_no, token }).collect()
+    waiting.into_iter().take(limit).map(|(name, token)| StoredToken { name, token }).collect()
 }

@@ -31,13 +31,13 @@ struct Indexed {
 #[derive(Clone, Copy)]
 pub(super) struct Hashed<'a> {
     pub(super) user_id: i64,
-    pub(super) trade_no: &'a str,
+    pub(super) name: &'a str,
     pub(super) hash: u64,
 }
 
 impl<'a> Hashed<'a> {
-    pub(super) fn new(hashing: &RandomState, user_id: i64, trade_no: &'a str) -> Self {
-        Self { user_id, trade_no, hash: key_hash(hashing, user_id, trade_no.as_bytes()) }
+    pub(super) fn new(hashing: &RandomState, user_id: i64, name: &'a str) -> Self {
+        Self { user_id, name, hash: key_hash(hashing, user_id, name.as_bytes()) }
     }
 }
 
@@ -100,7 +100,7 @@ impl Waiting {
         let is_of_user = |place: &Place| self.chunks.head(*place).user_id == user_id;
         let newest = self.by_user.find(hash, is_of_user).copied();
         let older = |place: &Place| self.chunks.head(*place).older();
-        std::iter::successors(newest, older).map(|place| (self.chunks.trade_no(place), place))
+        std::iter::successors(newest, older).map(|place| (self.chunks.name(place), place))
     }
 
     /// The token at a place that [`of_user`](Self::of_user) gave.
@@ -151,7 +151,7 @@ impl Waiting {
         let is_it = |found: &Indexed| {
             found.hash == part
                 && self.chunks.head(found.place).user_id == key.user_id
-                && self.chunks.order(found.place) == key.trade_no.as_bytes()
+                && self.chunks.order(found.place) == key.name.as_bytes()
         };
         self.by_key.find(index_hash(part), is_it).map(|found| found.place)
     }
@@ -198,8 +198,8 @@ const fn index_hash(part: u32) -> u64 {
     (part as u64) << 32 | part as u64
 }
 
-fn key_hash(hashing: &RandomState, user_id: i64, trade_no: &[u8]) -> u64 {
-    hashing.hash_one((user_id, trade_no))
+fn key_hash(hashing: &RandomState, user_id: i64, name: &[u8]) -> u64 {
+    hashing.hash_one((user_id, name))
 }
 
 #[cfg(test)]
@@ -209,20 +209,20 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
-    fn put(user_id: i64, trade_no: u8, token: u16) -> TokenPut {
-        let trade_no = format!("order-{trade_no}").into();
+    fn put(user_id: i64, name: u8, token: u16) -> TokenPut {
+        let name = format!("order-{name}").into();
         // Some are base64url, and some are not.
         let token = format!("token{token}").into();
-        TokenPut { user_id, trade_no, token, expires_at_ms: 7 }
+        TokenPut { user_id, name, token, expires_at_ms: 7 }
     }
 
     impl Waiting {
-        fn hashed<'a>(&self, user_id: i64, trade_no: &'a str) -> Hashed<'a> {
-            Hashed::new(&self.hashing, user_id, trade_no)
+        fn hashed<'a>(&self, user_id: i64, name: &'a str) -> Hashed<'a> {
+            Hashed::new(&self.hashing, user_id, name)
         }
 
         fn put_in(&mut self, put: &TokenPut) {
-            self.insert(self.hashed(put.user_id, &put.trade_no), put);
+            self.insert(self.hashed(put.user_id, &put.name), put);
         }
     }
 
@@ -264,8 +264,8 @@ mod tests {
     fn a_chunk_that_cannot_be_read_takes_its_own_tokens_along() {
         let mut waiting = Waiting::new(RandomState::default());
         for number in 0..600_u16 {
-            let trade_no = format!("order-{number}").into();
-            waiting.put_in(&TokenPut { trade_no, ..put(1, 0, number) });
+            let name = format!("order-{number}").into();
+            waiting.put_in(&TokenPut { name, ..put(1, 0, number) });
         }
         let file = SpillFile::new(std::env::temp_dir());
         for full in waiting.full(1).collect::<Vec<_>>() {
@@ -289,17 +289,17 @@ mod tests {
             waiting.chunks = Chunks::beginning_at(first);
             let file = SpillFile::new(std::env::temp_dir());
             let mut model: Vec<TokenPut> = Vec::new();
-            let is = |put: &TokenPut, user: i64, order: &str| put.user_id == user && &*put.trade_no == order;
+            let is = |put: &TokenPut, user: i64, order: &str| put.user_id == user && &*put.name == order;
             for step in steps {
                 match step {
                     Step::Put(user, order, token) => {
                         let put = put(user, order, token);
                         waiting.put_in(&put);
-                        model.retain(|one| !is(one, user, &put.trade_no));
+                        model.retain(|one| !is(one, user, &put.name));
                         model.push(put);
                     }
                     Step::Remove(user, order) => {
-                        let order = put(user, order, 0).trade_no;
+                        let order = put(user, order, 0).name;
                         let there = model.iter().any(|one| is(one, user, &order));
                         prop_assert_eq!(waiting.remove(waiting.hashed(user, &order)), there);
                         model.retain(|one| !is(one, user, &order));
@@ -323,7 +323,7 @@ mod tests {
                 prop_assert_eq!(waiting.len(), model.len());
             }
             for put in &model {
-                let key = waiting.hashed(put.user_id, &put.trade_no);
+                let key = waiting.hashed(put.user_id, &put.name);
                 prop_assert_eq!(waiting.get(key).map(here), Some(put.token.clone()));
             }
             for user in -1..3 {
@@ -331,7 +331,7 @@ mod tests {
                     waiting.of_user(user).map(|(order, place)| (order.to_owned(), here(waiting.text(place)))).collect();
                 let expected = model.iter().filter(|put| put.user_id == user);
                 let expected: BTreeMap<_, _> =
-                    expected.map(|put| (String::from(&*put.trade_no), put.token.clone())).collect();
+                    expected.map(|put| (String::from(&*put.name), put.token.clone())).collect();
                 prop_assert_eq!(own, expected);
             }
             recall(&mut waiting, usize::MAX);

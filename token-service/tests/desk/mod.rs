@@ -53,14 +53,14 @@ impl Fake {
 impl TokenStore for Fake {
     async fn put(&self, batch: &[TokenPut]) -> Result<(), Unavailable> {
         for put in batch {
-            self.put_text(put.user_id, &put.trade_no, &put.token);
+            self.put_text(put.user_id, &put.name, &put.token);
         }
         Ok(())
     }
 
     async fn remove(&self, batch: &[TokenKey]) -> Result<(), Unavailable> {
         let mut tokens = self.tokens.lock();
-        batch.iter().for_each(|key| drop(tokens.remove(&(key.user_id, key.trade_no.to_string()))));
+        batch.iter().for_each(|key| drop(tokens.remove(&(key.user_id, key.name.to_string()))));
         Ok(())
     }
 
@@ -68,7 +68,7 @@ impl TokenStore for Fake {
         let mood = self.pass().await?;
         let tokens = self.tokens.lock();
         let one = |key: &TokenKey| {
-            tokens.get(&(key.user_id, key.trade_no.to_string())).map(|text| text.as_str().into())
+            tokens.get(&(key.user_id, key.name.to_string())).map(|text| text.as_str().into())
         };
         let mut found: Vec<_> = keys.iter().map(one).collect();
         if mood == Mood::Short {
@@ -89,7 +89,7 @@ impl TokenStore for Fake {
             *user == user_id && after.is_none_or(|after| trade_no.as_str() > after)
         });
         let stored = |((_, trade_no), text): (&(i64, String), &String)| StoredToken {
-            trade_no: trade_no.as_str().into(),
+            name: trade_no.as_str().into(),
             token: text.as_str().into(),
         };
         Ok(of_user.take(limit).map(stored).collect())

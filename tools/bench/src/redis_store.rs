@@ -128,13 +128,13 @@ async fn load(caller: usize, control: &mut MultiplexedConnection, store: &RedisS
     let puts: Vec<TokenPut> = (0..BATCHES * BATCH)
         .map(|one| {
             let user_id = i64::try_from(1_234_000_000 + (caller * BATCHES * BATCH + one) * 7)?;
-            let trade_no = format!("spring-2027/rain/0000000001/cash/{user_id}/0").into();
-            Ok(TokenPut { user_id, trade_no, token: token.as_str().into(), expires_at_ms })
+            let name = format!("spring-2027/rain/0000000001/cash/{user_id}/0").into();
+            Ok(TokenPut { user_id, name, token: token.as_str().into(), expires_at_ms })
         })
         .collect::<Result<_>>()?;
     // The bytes are learnt from the store itself.
     store.put(&puts[..1]).await?;
-    let (key, field) = (format!("{PREFIX}{}", puts[0].user_id), &*puts[0].trade_no);
+    let (key, field) = (format!("{PREFIX}{}", puts[0].user_id), &*puts[0].name);
     let values: Vec<u8> = redis::cmd("HGET").arg(key).arg(field).query_async(control).await?;
     ensure!(values.len() > 100, "the store keeps {} bytes", values.len());
     Ok(Load { puts, values: values.into() })
@@ -148,8 +148,7 @@ async fn by_store(store: &RedisStore, load: &Load, is_mixed: bool) -> Result<()>
     for batch in load.puts.chunks(BATCH) {
         store.put(batch).await?;
         if is_mixed {
-            let keys =
-                batch.iter().map(|put| TokenKey { user_id: put.user_id, trade_no: put.trade_no.clone() });
+            let keys = batch.iter().map(|put| TokenKey { user_id: put.user_id, name: put.name.clone() });
             store.remove(&keys.collect::<Vec<_>>()).await?;
         }
     }
@@ -161,13 +160,13 @@ async fn by_hand(mut connection: MultiplexedConnection, load: &Load, is_mixed: b
         let mut pipe = redis::pipe();
         for put in batch {
             let key = format!("{PREFIX}{}", put.user_id);
-            pipe.hset(key, &*put.trade_no, &*load.values).ignore();
+            pipe.hset(key, &*put.name, &*load.values).ignore();
         }
         pipe.exec_async(&mut connection).await?;
         if is_mixed {
             let mut pipe = redis::pipe();
             for put in batch {
-                pipe.hdel(format!("{PREFIX}{}", put.user_id), &*put.trade_no).ignore();
+                pipe.hdel(format!("{PREFIX}{}", put.user_id), &*put.name).ignore();
             }
             pipe.exec_async(&mut connection).await?;
         }

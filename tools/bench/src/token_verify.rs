@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use windfall_client::{EndUser, TokensClient};
 use windfall_config::LiveRules;
-use windfall_contract::tokens::{NEVER, TokenPut, TokenStore};
+use windfall_contract::tokens::{NEVER, TokenPut, TokenStore, name};
 use windfall_contract::verifier::{Page, Verdict};
 use windfall_edge::{Role, Router};
 use windfall_proto::v1::{ListTokensRequest, TokenVerdict};
@@ -101,7 +101,7 @@ async fn fill(ring: &KeyRing, store: &dyn TokenStore) -> Result<Held> {
             let token = minter.mint(&fields, 0)?;
             puts.push(TokenPut {
                 user_id,
-                trade_no: trade_no.as_str().into(),
+                name: name(FIELDS.activity, &trade_no),
                 token: token.into(),
                 expires_at_ms: NEVER,
             });
@@ -157,7 +157,7 @@ async fn by_hand(ring: &KeyRing, redis: &redis::Client, held: &Held) -> Result<f
             read.arg(format!("{PREFIX}{user_id}"));
             for text in &texts {
                 let token = ring.open(text.as_bytes(), FIELDS.app_id, user_id)?;
-                read.arg(token.trade_no);
+                read.arg(&*name(&token.activity, &token.trade_no));
             }
             let stored: Vec<Option<Vec<u8>>> = read.query_async(&mut connection).await?;
             Ok(stored.iter().filter(|one| one.as_ref().is_some_and(|bytes| bytes.len() > 100)).count())

@@ -15,8 +15,8 @@ mod withdrawals;
 
 use std::error::Error;
 use windfall_ledger::{
-    Attempt, Ledger, LedgerError, LedgerReader, OpenError, Order, OrderOutcome, Sealer, Tx, Unbudgeted,
-    Writers,
+    Attempt, Ledger, LedgerError, LedgerReader, OpenError, Order, OrderId, OrderOutcome, Sealer, Tx,
+    Unbudgeted, WithdrawalId, Writers,
 };
 
 /// The result of a check; its assertions panic.
@@ -60,7 +60,9 @@ pub const CHECKS: &[Check] = &[
     ("an order credits once, and another one under its number never", once::credits_once),
     ("repeats within a batch are answered as if one after another", once::repeats_within_a_batch),
     ("old orders among new ones, in large batches", once::large_batches),
-    ("an order number of another activity or scene is a conflict", once::activity_and_scene),
+    ("an order number of another scene is a conflict", once::scene),
+    ("the same order number in another activity is another order", once::activities),
+    ("two activities with the same order numbers, held and ended at once", reserve::activities),
     ("a replay decides a rejected order anew", once::replays),
     ("what is not committed never was", once::not_committed),
     ("a bad order spoils its whole batch", once::bad_order),
@@ -92,9 +94,11 @@ pub const CHECKS: &[Check] = &[
     ("writers at once credit an order once", concurrent::same_orders),
     ("writers at once never overdraw a budget, and use all of it", concurrent::one_budget),
     ("writers at once set a budget while others take from it", concurrent::split_anew),
+    ("writers at once credit the same order numbers of two activities once each", concurrent::activities),
     ("writers at once end a reservation once", concurrent::finishes),
     ("writers at once replay an order once", concurrent::replays),
     ("a withdrawal is held once, another under its id never, and no balance goes below 0", withdrawals::once),
+    ("the same id of another user is another withdrawal", withdrawals::users),
     ("a withdrawal ends once, paid or given back, and the flow shows it", withdrawals::ends),
     ("a held withdrawal is its first payer's, and is listed until it ends", withdrawals::held),
     ("withdrawals and credits in one transaction", withdrawals::within_a_transaction),
@@ -140,6 +144,20 @@ fn passed(name: &str, outcome: Outcome) {
 
 fn order(trade_no: &str, user_id: i64, amount: i64) -> Order<'_> {
     Order { trade_no, user_id, activity: "spring", scene: "rain", bonus_type: "cash", amount, time_ms: 1_000 }
+}
+
+/// The name of an order of [`order`].
+fn id(trade_no: &str) -> OrderId<'_> {
+    OrderId { activity: "spring", trade_no }
+}
+
+fn ids<'a>(trade_nos: &[&'a str]) -> Vec<OrderId<'a>> {
+    trade_nos.iter().map(|trade_no| id(trade_no)).collect()
+}
+
+/// The name of a withdrawal.
+const fn out(user_id: i64, id: &str) -> WithdrawalId<'_> {
+    WithdrawalId { user_id, id }
 }
 
 /// For a downstream.

@@ -36,12 +36,12 @@ pub async fn run(fixture: &dyn Fixture) -> Vec<(&'static str, String)> {
     failed.map(|(name, what)| (name, format!("{}: {what}", fixture.name()))).collect()
 }
 
-fn put(user_id: i64, trade_no: &str, token: &str) -> TokenPut {
-    TokenPut { user_id, trade_no: trade_no.into(), token: token.into(), expires_at_ms: NEVER }
+fn put(user_id: i64, name: &str, token: &str) -> TokenPut {
+    TokenPut { user_id, name: name.into(), token: token.into(), expires_at_ms: NEVER }
 }
 
-fn key(user_id: i64, trade_no: &str) -> TokenKey {
-    TokenKey { user_id, trade_no: trade_no.into() }
+fn key(user_id: i64, name: &str) -> TokenKey {
+    TokenKey { user_id, name: name.into() }
 }
 
 fn same<T: PartialEq + std::fmt::Debug>(what: &str, found: &T, expected: &T) -> Result<(), String> {
@@ -70,7 +70,7 @@ async fn removes(fixture: &dyn Fixture, user: i64) -> Result<(), String> {
         store.remove(&[key(user, "a"), key(user, "never")]).await.map_err(said)?;
     }
     let left = store.list(user, None, 10).await.map_err(said)?;
-    same("after a remove", &left, &vec![StoredToken { trade_no: "b".into(), token: "two".into() }])?;
+    same("after a remove", &left, &vec![StoredToken { name: "b".into(), token: "two".into() }])?;
     store.put(&[put(user, "a", "again")]).await.map_err(said)?;
     same("put again", &store.get(&[key(user, "a")]).await.map_err(said)?, &vec![Some("again".into())])
 }
@@ -90,9 +90,9 @@ async fn pages(fixture: &dyn Fixture, user: i64) -> Result<(), String> {
     let mut model = BTreeMap::new();
     for number in 0..23 {
         // Some are prefixes of others.
-        let trade_no = format!("order-{}", number * 7 % 23);
-        store.put(&[put(user, &trade_no, &number.to_string())]).await.map_err(said)?;
-        model.insert(trade_no, number.to_string());
+        let name = format!("order-{}", number * 7 % 23);
+        store.put(&[put(user, &name, &number.to_string())]).await.map_err(said)?;
+        model.insert(name, number.to_string());
     }
     for limit in [1, 4, 23, 100] {
         let mut found = Vec::new();
@@ -103,8 +103,8 @@ async fn pages(fixture: &dyn Fixture, user: i64) -> Result<(), String> {
                 return Err(format!("{} tokens where {limit} were asked for", page.len()));
             }
             let Some(last) = page.last() else { break };
-            after = Some(last.trade_no.clone());
-            found.extend(page.into_iter().map(|one| (one.trade_no.into_string(), one.token.into_string())));
+            after = Some(last.name.clone());
+            found.extend(page.into_iter().map(|one| (one.name.into_string(), one.token.into_string())));
         }
         same("all pages", &found, &model.clone().into_iter().collect())?;
     }
@@ -120,7 +120,7 @@ async fn users_apart(fixture: &dyn Fixture) -> Result<(), String> {
     }
     for user in users {
         let page = store.list(user, None, 10).await.map_err(said)?;
-        let found: Vec<_> = page.iter().map(|one| (&*one.trade_no, &*one.token)).collect();
+        let found: Vec<_> = page.iter().map(|one| (&*one.name, &*one.token)).collect();
         same("a user's page", &found, &vec![("", "empty"), ("same", &*user.to_string())])?;
         same("after all", &store.list(user, Some("same"), 10).await.map_err(said)?, &Vec::new())?;
     }
@@ -139,7 +139,7 @@ async fn large_batches(fixture: &dyn Fixture, user: i64) -> Result<(), String> {
         store.remove(&keys).await.map_err(said)?;
     }
     let left = store.list(user, None, BATCH).await.map_err(said)?;
-    let left: Vec<_> = left.iter().map(|one| one.trade_no.to_string()).collect();
+    let left: Vec<_> = left.iter().map(|one| one.name.to_string()).collect();
     same("left", &left, &(0..8).map(|batch| format!("{batch}-00000")).collect())
 }
 
@@ -183,7 +183,7 @@ async fn kept_until_expiry(fixture: &dyn Fixture, user: i64) -> Result<(), Strin
     let store = fixture.open().await?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_err(|error| error.to_string())?;
     let now_ms = u64::try_from(now.as_millis()).map_err(|error| error.to_string())?;
-    let until = |trade_no: &str, expires_at_ms| TokenPut { expires_at_ms, ..put(user, trade_no, "x") };
+    let until = |name: &str, expires_at_ms| TokenPut { expires_at_ms, ..put(user, name, "x") };
     let (soon_ms, late_ms) = (now_ms + 1_000, now_ms + 3_600_000);
     // After a longer one, in one batch with it, before it; and a batch again, as after a lost answer.
     store.put(&[until("late-1", late_ms)]).await.map_err(said)?;

@@ -295,18 +295,19 @@ impl Inner {
         })
     }
 
-    /// Pays once per order number; status and body of the answer, `None` for none.
+    /// Pays once per key; status and body of the answer, `None` for none.
     fn pay(&self, order: &Value) -> Result<Option<(u16, String)>> {
         let text = |key: &str| order[key].as_str().with_context(|| format!("{key} is missing"));
+        // The last word of an order's key is its number.
+        let key = text("trade_no")?.to_owned();
         let payment = Payment {
-            trade_no: text("trade_no")?.to_owned(),
+            trade_no: key.rsplit(' ').next().unwrap_or(&key).to_owned(),
             user_id: text("user_id")?.parse()?,
             bonus_type: text("bonus_type")?.to_owned(),
             amount: text("amount")?.parse()?,
         };
-        let trade_no = payment.trade_no.clone();
         let answer = |status: u16, outcome: &str| {
-            let body = json!({"outcome": outcome, "trade_no": trade_no, "reason": "the soak's refusal"});
+            let body = json!({"outcome": outcome, "trade_no": key, "reason": "the soak's refusal"});
             Ok(Some((status, body.to_string())))
         };
         let mood = self.mood();
@@ -317,7 +318,7 @@ impl Inner {
             return if mood == Mood::Silent { Ok(None) } else { answer(422, "refused") };
         }
         let mut book = self.book.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_new = book.0.insert(trade_no.clone());
+        let is_new = book.0.insert(key.clone());
         if is_new || self.is_forgetful {
             book.1.push(payment);
         }

@@ -78,33 +78,47 @@ pub struct BudgetRow {
     pub reserved: i64,
 }
 
-const ORDERS: &str = "SELECT o.trade_no, o.user_id, a.name, t.name, o.amount, o.status, o.reason FROM orders o \
+const ORDERS: &str = "SELECT split_part(o.order_key, ' ', 1), o.user_id, a.name, t.name, o.amount, o.status, o.reason FROM orders o \
     JOIN programs p ON p.id = o.program JOIN names a ON a.id = p.activity JOIN names t ON t.id = p.asset";
 /// Transfers that paid orders: what a budget gave, at once or after it was held. One to a payer is of its order's user.
-const TRANSFERS: &str = "SELECT x.reference, coalesce(o.user_id, x.credit_holder), t.name, x.amount, \
+const TRANSFERS: &str = "SELECT split_part(x.reference, ' ', 1), coalesce(o.user_id, x.credit_holder), t.name, x.amount, \
     (extract(epoch FROM pg_xact_commit_timestamp(x.xmin)) * 1000)::bigint FROM transfers x \
-    JOIN names t ON t.id = x.asset LEFT JOIN orders o ON x.credit <> 0 AND o.trade_no = x.reference \
+    JOIN names t ON t.id = x.asset LEFT JOIN orders o ON x.credit <> 0 AND o.order_key = x.reference \
     WHERE x.debit = 2 AND x.credit <> 1 AND x.kind IN (0, 2)";
 /// The same in tables of version 3, which stay what they are until the journal is made.
 const TRANSFERS_3: &str = "SELECT x.trade_no, x.user_id, t.name, x.amount, \
     (extract(epoch FROM pg_xact_commit_timestamp(x.xmin)) * 1000)::bigint FROM transfers x \
     JOIN programs p ON p.id = x.program JOIN names t ON t.id = p.asset";
-const IS_JOURNAL: &str = "SELECT max(version) > 3 FROM schema_version";
+const VERSION: &str = "SELECT max(version) FROM schema_version";
 const BUDGETS: &str = "SELECT t.name, sum(b.total)::bigint, sum(b.used)::bigint, sum(b.reserved)::bigint \
     FROM budget_shards b JOIN programs p ON p.id = b.program JOIN names t ON t.id = p.asset \
     WHERE p.budgeted GROUP BY t.name";
 const ARCHIVE: &str = "SELECT reason, coalesce(trade_no, ''), detail FROM archive";
 const BALANCES: &str = "SELECT x.holder, t.name, x.balance FROM accounts x JOIN names t ON t.id = x.asset \
     WHERE x.kind = 0";
-const WITHDRAWALS: &str = "SELECT w.id, w.user_id, t.name, w.amount, w.status FROM withdrawals w \
+const WITHDRAWALS: &str = "SELECT split_part(w.withdrawal_key, ' ', 1), w.user_id, t.name, w.amount, w.status FROM withdrawals w \
     JOIN names t ON t.id = w.asset";
 const DECIDED: &str = "SELECT count(*) FROM orders WHERE status <> 0";
+
+/// A statement as tables of this version take it: before version 6 the number or the id alone is the key.
+fn spelled(sql: &str, version: i64) -> String {
+    if version < 6 {
+        sql.replace("order_key", "trade_no").replace("withdrawal_key", "id")
+    } else {
+        sql.to_owned()
+    }
+}
 
 impl Sql {
     /// Eyes on the database at this address.
     pub fn new(url: String) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         Ok(Self { url, runtime, client: None })
+    }
+
+    /// The version of the tables, which stays what it is until they are migrated.
+    fn version(&mut self) -> Result<i64> {
+        Ok(self.rows(VERSION, PATIENCE)?.first().context("no row")?.try_get(0)?)
     }
 
     /// Every order.
@@ -120,7 +134,8 @@ impl Sql {
                 reason: row.try_get(6)?,
             })
         };
-        self.rows(ORDERS, PATIENCE)?.iter().map(of_row).collect()
+        let orders = spelled(ORDERS, self.version()?);
+        self.rows(&orders, PATIENCE)?.iter().map(of_row).collect()
     }
 
     /// Every transfer.
@@ -134,9 +149,9 @@ impl Sql {
                 committed_ms: row.try_get::<_, i64>(4)?.try_into()?,
             })
         };
-        let is_journal = self.rows(IS_JOURNAL, PATIENCE)?.first().context("no row")?.try_get(0)?;
-        let transfers = if is_journal { TRANSFERS } else { TRANSFERS_3 };
-        self.rows(transfers, PATIENCE)?.iter().map(of_row).collect()
+        let version = self.version()?;
+        let transfers = spelled(if version > 3 { TRANSFERS } else { TRANSFERS_3 }, version);
+        self.rows(&transfers, PATIENCE)?.iter().map(of_row).collect()
     }
 
     /// Every budget that is set.
@@ -175,7 +190,8 @@ impl Sql {
                 status: row.try_get(4)?,
             })
         };
-        self.rows(WITHDRAWALS, PATIENCE)?.iter().map(of_row).collect()
+        let withdrawals = spelled(WITHDRAWALS, self.version()?);
+        self.rows(&withdrawals, PATIENCE)?.iter().map(of_row).collect()
     }
 
     /// How many orders are credited or rejected.

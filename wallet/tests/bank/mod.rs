@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use windfall_config::LiveRules;
 use windfall_contract::accounts::{
-    Accounts, AccountsError, FlowKind, FlowLine, Reason, Status, StoredOrder, Withdrawal, WithdrawalOutcome,
+    Accounts, AccountsError, FlowKind, FlowLine, OrderName, Reason, Status, StoredOrder, Withdrawal,
+    WithdrawalOutcome,
 };
 use windfall_contract::rewards::{ArchiveUnavailable, Failed, GrantReply, Rejection, RetryReason, Rewards};
 use windfall_contract::rules::Rules;
@@ -96,6 +97,7 @@ impl Books {
 
     pub fn order(&mut self, trade_no: &str, user_id: i64, bonus_type: &str, amount: i64, status: Status) {
         let order = StoredOrder {
+            key: format!("{trade_no} spring-2027"),
             trade_no: trade_no.to_owned(),
             user_id,
             activity: "spring-2027".into(),
@@ -216,7 +218,7 @@ impl TokenStore for Part {
         let found = {
             let tokens = self.0.tokens.lock();
             let one = |key: &TokenKey| {
-                tokens.get(&(key.user_id, key.trade_no.to_string())).map(|text| text.as_str().into())
+                tokens.get(&(key.user_id, key.name.to_string())).map(|text| text.as_str().into())
             };
             keys.iter().map(one).collect()
         };
@@ -237,7 +239,7 @@ impl TokenStore for Part {
                 *user == user_id && after.is_none_or(|after| trade_no.as_str() > after)
             });
             let stored = |((_, trade_no), text): (&(i64, String), &String)| StoredToken {
-                trade_no: trade_no.as_str().into(),
+                name: trade_no.as_str().into(),
                 token: text.as_str().into(),
             };
             of_user.take(limit).map(stored).collect()
@@ -299,11 +301,11 @@ impl Accounts for Part {
         Ok(newest)
     }
 
-    async fn orders(&self, trade_nos: &[String]) -> Result<Vec<Option<StoredOrder>>, AccountsError> {
+    async fn orders(&self, names: &[OrderName]) -> Result<Vec<Option<StoredOrder>>, AccountsError> {
         self.0.step().await;
         let orders = {
             let books = self.0.books.lock();
-            trade_nos.iter().map(|trade_no| books.orders.get(trade_no).cloned()).collect()
+            names.iter().map(|name| books.orders.get(&name.trade_no).cloned()).collect()
         };
         self.0.step().await;
         Ok(orders)

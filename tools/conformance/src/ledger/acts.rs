@@ -1,7 +1,7 @@
 //! Acts of two operators: done once, by what is true then.
 
 use super::concurrent::all_at_once;
-use super::{Outcome, Place, budget, clean, names, open, order, reserve, settled};
+use super::{Outcome, Place, budget, clean, id as name, ids as all, names, open, order, out, reserve, settled};
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -152,13 +152,13 @@ pub(super) fn settle_orders(place: &dyn Place) -> Outcome {
     assert_eq!(both(&mut ledger, settle("p", true))?.0, ActOutcome::Done);
     assert_eq!(both(&mut ledger, settle("r", false))?.0, ActOutcome::Done);
     assert_eq!((settled(place, "bank")?, used(&ledger)?, ledger.balance(1, "cash")?), (10, 10, 0));
-    assert_eq!(ledger.order("p")?.map(|order| order.status), Some(Status::Credited));
-    assert_eq!(ledger.order("r")?.map(|order| order.status), Some(Status::Rejected(Reason::Released)));
+    assert_eq!(ledger.order(name("p"))?.map(|order| order.status), Some(Status::Credited));
+    assert_eq!(ledger.order(name("r"))?.map(|order| order.status), Some(Status::Rejected(Reason::Released)));
     // The payer answers after all: it has the same answer, or another one.
     let (posted, released) = ledger.transact(|tx| {
         Ok((
-            tx.post(&["p", "r"], 7_000)?,
-            tx.release(&[("p", Reason::Released), ("r", Reason::Released)], 7_000)?,
+            tx.post(&all(&["p", "r"]), 7_000)?,
+            tx.release(&[(name("p"), Reason::Released), (name("r"), Reason::Released)], 7_000)?,
         ))
     })?;
     assert_eq!(posted, [Finish::Before, Finish::Otherwise]);
@@ -173,7 +173,7 @@ pub(super) fn settle_orders(place: &dyn Place) -> Outcome {
     );
     // The payer answers between the proposal and the approval: what it said holds.
     let id = propose(&mut ledger, settle("x", false), "a letter")?;
-    assert_eq!(ledger.transact(|tx| tx.post(&["x"], 5_500))?, [Finish::Done]);
+    assert_eq!(ledger.transact(|tx| tx.post(&all(&["x"]), 5_500))?, [Finish::Done]);
     let Ended::Now(act) = approve(&mut ledger, id)? else { panic!("it was open") };
     let end = act.end.ok_or("it has ended")?;
     assert_eq!((end.outcome, end.amount), (ActOutcome::NotDone, 0));
@@ -202,15 +202,15 @@ pub(super) fn settle_withdrawals(place: &dyn Place) -> Outcome {
     assert_eq!(ledger.balance(1, "cash")?, 6);
     // Late answers move nothing.
     let late =
-        ledger.transact(|tx| Ok((tx.give_back(&[("p", "no")], 7_000)?, tx.pay_out(&["r"], 7_000)?)))?;
+        ledger.transact(|tx| Ok((tx.give_back(&[(out(1, "p"), "no")], 7_000)?, tx.pay_out(&[out(1, "r")], 7_000)?)))?;
     assert_eq!(late, (vec![Finish::Otherwise], vec![Finish::Otherwise]));
     let by_act = ledger.transact(|tx| tx.settled_by(Subject::Withdrawal { user_id: 1, id: "r" }))?;
     assert_eq!(by_act.map(|one| one.0), Some(false));
     let id = propose(&mut ledger, deed("x", 1, false), "a letter")?;
-    ledger.transact(|tx| tx.pay_out(&["x"], 5_500))?;
+    ledger.transact(|tx| tx.pay_out(&[out(1, "x")], 5_500))?;
     let Ended::Now(act) = approve(&mut ledger, id)? else { panic!("it was open") };
     assert_eq!(act.end.map(|end| end.outcome), Some(ActOutcome::NotDone));
-    assert_eq!(ledger.withdrawal("x")?.map(|one| one.status), Some(WithdrawalStatus::Paid));
+    assert_eq!(ledger.withdrawal(out(1, "x"))?.map(|one| one.status), Some(WithdrawalStatus::Paid));
     assert_eq!(ledger.balance(1, "cash")?, 6);
     clean(place)
 }
@@ -232,7 +232,7 @@ pub(super) fn reverse(place: &dyn Place) -> Outcome {
     // The user has spent a part.
     let spent = take("w", 1, 35);
     ledger.transact(|tx| tx.hold(&[(&spent, "")], 2_000))?;
-    ledger.transact(|tx| tx.pay_out(&["w"], 2_000))?;
+    ledger.transact(|tx| tx.pay_out(&[out(1, "w")], 2_000))?;
     let (outcome, amount, detail) = both(&mut ledger, reversal("c", false))?;
     assert_eq!((outcome, amount), (ActOutcome::NotDone, 0));
     assert!(detail.contains("lacks 15"), "{detail}");
@@ -258,7 +258,7 @@ pub(super) fn reverse_settled(place: &dyn Place) -> Outcome {
     ledger.set_budgets(&[budget(100, 3)])?;
     ledger.transact(|tx| {
         reserve(tx, &[order("p", 1, 10)], Attempt::Normal)?;
-        tx.post(&["p"], 2_000)
+        tx.post(&all(&["p"]), 2_000)
     })?;
     ledger.apply(&[order("a", 1, 7)])?;
     assert_eq!(both(&mut ledger, reversal("p", true))?.1, 10);
@@ -321,9 +321,9 @@ pub(super) fn freeze(place: &dyn Place) -> Outcome {
     let frozen = HoldOutcome::Decided(WithdrawalOutcome::Frozen);
     let before = HoldOutcome::HeldBefore { payer: "bank".into() };
     assert_eq!(ledger.transact(|tx| tx.hold(&all, 3_000))?, [before, frozen, HoldOutcome::Held]);
-    assert_eq!(ledger.withdrawal("x")?, None, "nothing is kept, so the id may be used again");
+    assert_eq!(ledger.withdrawal(out(1, "x"))?, None, "nothing is kept, so the id may be used again");
     // What was held before goes on, either way; and grants.
-    assert_eq!(ledger.transact(|tx| tx.give_back(&[("before", "no")], 3_000))?, [Finish::Done]);
+    assert_eq!(ledger.transact(|tx| tx.give_back(&[(out(1, "before"), "no")], 3_000))?, [Finish::Done]);
     assert_eq!(ledger.apply(&[order("c", 1, 5)])?, [OrderOutcome::Credited]);
     assert_eq!(ledger.balance(1, "cash")?, 15);
     let again = Deed::Freeze { user_id: 1 };
@@ -369,7 +369,7 @@ pub(super) fn at_once(place: &dyn Place) -> Outcome {
             }
             assert!(matches!(ended, Ended::Now(_) | Ended::Before(_)), "{ended:?}");
             // Grants and withdrawals go on.
-            let more = format!("more {nth} {at}");
+            let more = format!("more/{nth}/{at}");
             ledger.transact(|tx| tx.apply(&[order(&more, 2, 1)], Attempt::Normal))?;
         }
         Ok(())

@@ -1,6 +1,6 @@
 //! Budgets are never over, and are used up to the last piece (I4).
 
-use super::{Outcome, Place, budget, clean, open, order};
+use super::{Outcome, Place, budget, clean, id, ids, open, order};
 use windfall_contract::accounts::Reason;
 use windfall_ledger::{
     Attempt, BUDGET_MAX, BudgetSet, BudgetsApplied, Finish, Ledger, LedgerError, Order, OrderOutcome,
@@ -51,7 +51,7 @@ pub(super) fn never_below(place: &dyn Place) -> Outcome {
     assert!(ledger.set_budgets(&[budget(16, 1)])?.is_empty());
     assert_eq!(ledger.apply(&[order("d", 1, 1)])?, [OrderOutcome::Credited]);
     let mut tx = ledger.begin()?;
-    assert_eq!(tx.post(&["b"], 2_000)?, [Finish::Done]);
+    assert_eq!(tx.post(&ids(&["b"]), 2_000)?, [Finish::Done]);
     tx.commit()?;
     let bad = ledger.set_budgets(&[budget(BUDGET_MAX + 1, 1)]);
     assert!(matches!(bad, Err(LedgerError::Invalid(_))), "{bad:?}");
@@ -122,11 +122,11 @@ pub(super) fn combined(place: &dyn Place) -> Outcome {
     // A scene that is called like all of them is one of them.
     assert_eq!(ledger.apply(&[in_scene("*", "coin", "k", 1)])?, [no]);
     // What was reserved before they were set is given back to all, or posted in all.
-    ledger.transact(|tx| tx.release(&[("b", Reason::DownstreamRefused)], 2_000))?;
+    ledger.transact(|tx| tx.release(&[(id("b"), Reason::DownstreamRefused)], 2_000))?;
     assert_eq!((state(&ledger, "*", "*")?, state(&ledger, "*", "cash")?), ((10, 0), (8, 0)));
     let next = [in_scene("cards", "cash", "l", 1)];
     assert_eq!(ledger.transact(|tx| super::reserve(tx, &next, Attempt::Normal))?, [OrderOutcome::Reserved]);
-    assert_eq!(ledger.transact(|tx| tx.post(&["l"], 2_000))?, [Finish::Done]);
+    assert_eq!(ledger.transact(|tx| tx.post(&ids(&["l"]), 2_000))?, [Finish::Done]);
     assert_eq!(state(&ledger, "*", "*")?, (11, 0));
     // Never below what is given; set again it counts on.
     let raised = ledger.set_budgets(&[of("*", "*", 5)])?;
@@ -170,7 +170,7 @@ pub(super) fn caps(place: &dyn Place) -> Outcome {
     assert_eq!(ledger.apply(&[order("g", 1, 1), order("a", 1, 3)])?, [over, OrderOutcome::AlreadyCredited]);
     assert_eq!(ledger.apply(&[order("d", 1, 5)])?, [over], "a decision stands");
     // Room comes back with what a downstream refuses.
-    ledger.transact(|tx| tx.release(&[("held", Reason::DownstreamRefused)], 2_000))?;
+    ledger.transact(|tx| tx.release(&[(autumn("held", 1).id(), Reason::DownstreamRefused)], 2_000))?;
     assert_eq!(ledger.apply(&[autumn("h", 1)])?, [yes]);
     let held = ledger.transact(|tx| super::reserve(tx, &[autumn("i", 1)], Attempt::Normal))?;
     assert_eq!(held, [over]);
@@ -248,7 +248,7 @@ pub(super) fn strict(place: &dyn Place) -> Outcome {
     ledger.set_budgets(&[budget(20, 0)])?;
     ledger.transact(|tx| super::reserve(tx, &[order("e", 1, 10)], Attempt::Normal))?;
     assert_eq!(ledger.apply(&[order("f", 1, 1)])?, [no]);
-    ledger.transact(|tx| tx.release(&[("e", Reason::DownstreamRefused)], 2_000))?;
+    ledger.transact(|tx| tx.release(&[(id("e"), Reason::DownstreamRefused)], 2_000))?;
     assert_eq!(ledger.apply(&[order("g", 1, 1)])?, [yes]);
     clean(place)
 }

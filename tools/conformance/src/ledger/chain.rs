@@ -74,7 +74,7 @@ pub(super) fn seals_once(place: &dyn Place) -> Outcome {
     sealed(place, &anchor, 120)?;
     // Held, and given up: not credited, and in the journal.
     ledger.transact(|tx| super::reserve(tx, &batch[120..], Attempt::Normal))?;
-    let refused: Vec<_> = names[120..].iter().map(|name| (name.as_str(), Reason::Released)).collect();
+    let refused: Vec<_> = names[120..].iter().map(|name| (super::id(name), Reason::Released)).collect();
     ledger.transact(|tx| tx.release(&refused, 2_000))?;
     sealed(place, &anchor, 240)?;
     // What is not committed never was.

@@ -1,6 +1,6 @@
 //! Many writers at once.
 
-use super::{Outcome, Place, budget, clean, names, open, order, settled, writers};
+use super::{Outcome, Place, budget, clean, id, ids, names, open, order, settled, writers};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use windfall_contract::accounts::Reason;
 use windfall_ledger::{Attempt, BUDGET_MAX, Finish, Ledger, LedgerError, Order, OrderOutcome};
@@ -55,6 +55,31 @@ pub(super) fn same_orders(place: &dyn Place) -> Outcome {
     let flow: usize =
         (0..9).map(|user| reader.flow(user, 10_000).map(|all| all.len())).sum::<Result<_, _>>()?;
     assert_eq!(flow, names.len(), "every transfer hangs on its user's chain");
+    clean(place)
+}
+
+/// The same numbers of two activities, in batches that hold both, in the hands of all.
+pub(super) fn activities(place: &dyn Place) -> Outcome {
+    let names = names(400);
+    let credited = AtomicUsize::new(0);
+    all_at_once(place, |nth, ledger| {
+        let of = |activity| names.iter().map(move |name| Order { activity, ..order(name, 1, 1) });
+        let mut all: Vec<Order<'_>> =
+            of("spring").zip(of("autumn")).flat_map(|(one, other)| [one, other]).collect();
+        all.rotate_left(nth * 77);
+        if nth % 2 == 1 {
+            all.reverse();
+        }
+        for batch in all.chunks(50 + nth * 9) {
+            let outcomes = ledger.apply(batch)?;
+            assert!(!outcomes.contains(&OrderOutcome::Conflict));
+            let count = outcomes.iter().filter(|outcome| **outcome == OrderOutcome::Credited).count();
+            credited.fetch_add(count, Ordering::Relaxed);
+        }
+        Ok(())
+    })?;
+    assert_eq!(credited.into_inner(), 2 * names.len(), "I1");
+    assert_eq!(open(place)?.balance(1, "cash")?, 800);
     clean(place)
 }
 
@@ -117,9 +142,9 @@ pub(super) fn finishes(place: &dyn Place) -> Outcome {
     all_at_once(place, |nth, ledger| {
         for part in names.chunks(30) {
             let part: Vec<&str> = part.iter().map(String::as_str).collect();
-            let refused: Vec<_> = part.iter().map(|name| (*name, Reason::DownstreamRefused)).collect();
+            let refused: Vec<_> = part.iter().map(|name| (id(name), Reason::DownstreamRefused)).collect();
             let done = ledger.transact(|tx| {
-                if nth % 2 == 0 { tx.post(&part, 2_000) } else { tx.release(&refused, 2_000) }
+                if nth % 2 == 0 { tx.post(&ids(&part), 2_000) } else { tx.release(&refused, 2_000) }
             })?;
             let count = done.iter().filter(|finish| **finish == Finish::Done).count();
             if nth % 2 == 0 { &paid } else { &released }.fetch_add(count, Ordering::Relaxed);
@@ -165,7 +190,7 @@ pub(super) fn promises(place: &dyn Place) -> Outcome {
             ledger.transact(|tx| tx.promise(part, Attempt::Normal))?;
             if nth == 0 {
                 let gone: Vec<_> =
-                    part.iter().step_by(10).map(|order| (order.trade_no, Reason::Released)).collect();
+                    part.iter().step_by(10).map(|order| (order.id(), Reason::Released)).collect();
                 let done = ledger.transact(|tx| tx.release(&gone, 2_000))?;
                 let count = done.iter().filter(|finish| **finish == Finish::Done).count();
                 released.fetch_add(count, Ordering::Relaxed);
@@ -201,7 +226,7 @@ pub(super) fn hand_overs(place: &dyn Place) -> Outcome {
     })?;
     clean(place)?;
     let all: Vec<&str> = names.iter().map(String::as_str).collect();
-    let done = open(place)?.transact(|tx| tx.post(&all, 2_000))?;
+    let done = open(place)?.transact(|tx| tx.post(&ids(&all), 2_000))?;
     assert!(done.iter().all(|finish| *finish == Finish::Done), "{done:?}");
     for nth in 0..40 {
         assert_eq!(settled(place, &format!("bank/{nth}"))?, 20, "each was handed over once");
@@ -247,14 +272,14 @@ pub(super) fn combined(place: &dyn Place) -> Outcome {
                 let outcomes = ledger.apply(now)?;
                 given += outcomes.iter().filter(|outcome| **outcome == OrderOutcome::Credited).count();
                 let held = ledger.transact(|tx| super::reserve(tx, later, Attempt::Normal))?;
-                let held: Vec<&str> = later
+                let held: Vec<_> = later
                     .iter()
                     .zip(held)
                     .filter(|(_, outcome)| *outcome == OrderOutcome::Reserved)
-                    .map(|(order, _)| order.trade_no)
+                    .map(|(order, _)| order.id())
                     .collect();
                 let (paid, refused) = held.split_at(held.len() / 2);
-                let refused: Vec<_> = refused.iter().map(|name| (*name, Reason::DownstreamRefused)).collect();
+                let refused: Vec<_> = refused.iter().map(|one| (*one, Reason::DownstreamRefused)).collect();
                 given += ledger.transact(|tx| tx.post(paid, 2_000))?.len();
                 ledger.transact(|tx| tx.release(&refused, 2_000))?;
             }
@@ -306,9 +331,9 @@ pub(super) fn cap(place: &dyn Place) -> Outcome {
             given += outcomes.iter().filter(|outcome| **outcome == OrderOutcome::Credited).count();
             let held = ledger.transact(|tx| super::reserve(tx, later, Attempt::Normal))?;
             let held = later.iter().zip(held).filter(|(_, outcome)| *outcome == OrderOutcome::Reserved);
-            let held: Vec<&str> = held.map(|(order, _)| order.trade_no).collect();
+            let held: Vec<_> = held.map(|(order, _)| order.id()).collect();
             let (paid, refused) = held.split_at(held.len() / 2);
-            let refused: Vec<_> = refused.iter().map(|name| (*name, Reason::DownstreamRefused)).collect();
+            let refused: Vec<_> = refused.iter().map(|one| (*one, Reason::DownstreamRefused)).collect();
             given += ledger.transact(|tx| tx.post(paid, 2_000))?.len();
             ledger.transact(|tx| tx.release(&refused, 2_000))?;
         }

@@ -4,11 +4,17 @@ use super::{Fixture, Outcome, open};
 use std::collections::BTreeMap;
 use windfall_contract::accounts::{Reason, Status, Withdrawal, WithdrawalOutcome};
 use windfall_ledger::{
-    Attempt, BudgetSet, Finish, HoldOutcome, Ledger, LedgerReader, Order, OrderOutcome, WithdrawalStatus,
+    Attempt, BudgetSet, Finish, HoldOutcome, Ledger, LedgerReader, Order, OrderId, OrderLine, OrderOutcome,
+    WithdrawalId, WithdrawalStatus,
 };
 
 const SCENES: [&str; 2] = ["rain", "cards"];
 const TYPES: [&str; 2] = ["cash", "badge"];
+const ACTIVITIES: [&str; 2] = ["spring", "autumn"];
+/// Each activity has orders of the same so many numbers: those from this one on are the second activity's.
+const NUMBERS: u8 = 12;
+/// Withdrawals of one id and two users are so far apart.
+const IDS: u8 = 6;
 /// The index that stands for all scenes, or all types.
 const ALL: usize = 2;
 
@@ -108,7 +114,7 @@ impl Dice {
                 let number = self.small(12);
                 // Mostly the same under a number, sometimes another one.
                 let amount = 1 + i64::from(if self.small(4) == 0 { self.small(9) } else { number % 5 });
-                Take { number, user: i64::from(number % 5), bonus_type: usize::from(number % 2), amount }
+                Take { number, user: user_of(number), bonus_type: usize::from(number % 2), amount }
             })
             .collect()
     }
@@ -163,15 +169,21 @@ struct Model {
 }
 
 impl Model {
-    fn sum(&self, scene: usize, bonus_type: usize, status: Status) -> i64 {
-        let of = |order: &&Known| {
-            covers(scene, order.scene) && covers(bonus_type, order.bonus_type) && order.status == status
+    fn sum(&self, activity: usize, scene: usize, bonus_type: usize, status: Status) -> i64 {
+        let of = |(number, order): &(&u8, &Known)| {
+            covers(activity, activity_of(**number))
+                && covers(scene, order.scene)
+                && covers(bonus_type, order.bonus_type)
+                && order.status == status
         };
-        self.orders.values().filter(of).map(|order| order.amount).sum()
+        self.orders.iter().filter(of).map(|(_, order)| order.amount).sum()
     }
 
-    fn taken(&self, scene: usize, bonus_type: usize) -> i64 {
-        self.sum(scene, bonus_type, Status::Credited) + self.sum(scene, bonus_type, Status::Reserved)
+    fn taken(&self, activity: usize, scene: usize, bonus_type: usize) -> i64 {
+        [Status::Credited, Status::Reserved]
+            .map(|status| self.sum(activity, scene, bonus_type, status))
+            .iter()
+            .sum()
     }
 
     fn decide(&mut self, spec: &Spec, replay: bool, goal: Status, promise: bool) -> OrderOutcome {
@@ -196,11 +208,14 @@ impl Model {
             }
         }
         let fits = self.totals.iter().all(|((own, bonus_type), total)| {
-            let applies = covers(*own, spec.scene) && covers(*bonus_type, spec.bonus_type);
-            !applies || spec.amount <= total - self.taken(*own, *bonus_type)
+            // The first activity has budgets.
+            let applies = activity_of(spec.number) == 0
+                && covers(*own, spec.scene)
+                && covers(*bonus_type, spec.bonus_type);
+            !applies || spec.amount <= total - self.taken(0, *own, *bonus_type)
         });
         let cap = self.caps.get(&spec.bonus_type);
-        let is_capped = cap.is_some_and(|cap| spec.amount > cap - self.taken(ALL, spec.bonus_type));
+        let is_capped = cap.is_some_and(|cap| spec.amount > cap - self.taken(ALL, ALL, spec.bonus_type));
         let status = match (fits, is_capped) {
             (false, _) => Status::Rejected(Reason::BudgetExhausted),
             (true, true) => Status::Rejected(Reason::OverTypeCap),
@@ -281,7 +296,25 @@ impl Model {
 
 fn name(number: u8) -> String {
     // Not in the order of the numbers.
-    format!("{:02x}/order", number.wrapping_mul(37))
+    format!("{:02x}/order", (number % NUMBERS).wrapping_mul(37))
+}
+
+const fn activity_of(number: u8) -> usize {
+    if number < NUMBERS { 0 } else { 1 }
+}
+
+/// The order's name.
+fn order_id(number: u8, trade_no: &str) -> OrderId<'_> {
+    OrderId { activity: ACTIVITIES[activity_of(number)], trade_no }
+}
+
+/// The id of a withdrawal, which two users have.
+fn withdrawal(number: u8) -> String {
+    name(number % IDS)
+}
+
+fn user_of(number: u8) -> i64 {
+    i64::from(number % 5)
 }
 
 fn orders<'a>(specs: &'a [Spec], names: &'a [String]) -> Vec<Order<'a>> {
@@ -291,7 +324,7 @@ fn orders<'a>(specs: &'a [Spec], names: &'a [String]) -> Vec<Order<'a>> {
         .map(|(spec, trade_no)| Order {
             trade_no,
             user_id: spec.user,
-            activity: "spring",
+            activity: ACTIVITIES[activity_of(spec.number)],
             scene: SCENES[spec.scene],
             bonus_type: TYPES[spec.bonus_type],
             amount: spec.amount,
@@ -332,9 +365,10 @@ fn step(ledger: &mut Ledger, model: &mut Model, op: &Op) -> Outcome {
         }
         Op::Post(numbers) => {
             let names: Vec<String> = numbers.iter().map(|number| name(*number)).collect();
-            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            let ids: Vec<_> =
+                numbers.iter().zip(&names).map(|(number, name)| order_id(*number, name)).collect();
             let mut tx = ledger.begin()?;
-            let got = tx.post(&names, 2_000)?;
+            let got = tx.post(&ids, 2_000)?;
             tx.commit()?;
             let want: Vec<_> = numbers.iter().map(|number| model.finish(*number, Status::Credited)).collect();
             assert_eq!(got, want);
@@ -342,7 +376,8 @@ fn step(ledger: &mut Ledger, model: &mut Model, op: &Op) -> Outcome {
         Op::Release(numbers) => {
             let names: Vec<String> = numbers.iter().map(|number| name(*number)).collect();
             let reason = Reason::DownstreamRefused;
-            let refused: Vec<_> = names.iter().map(|name| (name.as_str(), reason)).collect();
+            let ids = numbers.iter().zip(&names).map(|(number, name)| order_id(*number, name));
+            let refused: Vec<_> = ids.map(|id| (id, reason)).collect();
             let mut tx = ledger.begin()?;
             let got = tx.release(&refused, 2_000)?;
             tx.commit()?;
@@ -359,7 +394,7 @@ fn step(ledger: &mut Ledger, model: &mut Model, op: &Op) -> Outcome {
                 shards: *shards,
             };
             let raised = ledger.set_budgets(&[set])?;
-            let holds = model.taken(*scene, *bonus_type).max(*total);
+            let holds = model.taken(0, *scene, *bonus_type).max(*total);
             assert_eq!(raised.first().map(|raised| raised.total), (holds > *total).then_some(holds));
             model.totals.insert((*scene, *bonus_type), holds);
         }
@@ -377,7 +412,8 @@ fn step(ledger: &mut Ledger, model: &mut Model, op: &Op) -> Outcome {
                 })
                 .collect();
             assert!(ledger.apply_budgets(1, &sets)?.is_set());
-            model.caps = caps.into_iter().map(|(at, total)| (at, total.max(model.taken(ALL, at)))).collect();
+            model.caps =
+                caps.into_iter().map(|(at, total)| (at, total.max(model.taken(ALL, ALL, at)))).collect();
         }
         Op::Crash(specs) => {
             let names = names(specs);
@@ -400,7 +436,7 @@ fn withdraw(ledger: &mut Ledger, model: &mut Model, op: &Op) -> Outcome {
             let asked: Vec<Withdrawal> = takes
                 .iter()
                 .map(|take| Withdrawal {
-                    id: name(take.number),
+                    id: withdrawal(take.number),
                     user_id: take.user,
                     bonus_type: TYPES[take.bonus_type].to_owned(),
                     amount: take.amount,
@@ -411,9 +447,13 @@ fn withdraw(ledger: &mut Ledger, model: &mut Model, op: &Op) -> Outcome {
             assert_eq!(got, takes.iter().map(|take| model.hold(take)).collect::<Vec<_>>());
         }
         Op::PayOut(numbers) | Op::GiveBack(numbers) => {
-            let names: Vec<String> = numbers.iter().map(|number| name(*number)).collect();
-            let ids: Vec<&str> = names.iter().map(String::as_str).collect();
-            let refused: Vec<(&str, &str)> = ids.iter().map(|id| (*id, "no")).collect();
+            let names: Vec<String> = numbers.iter().map(|number| withdrawal(*number)).collect();
+            let ids: Vec<WithdrawalId<'_>> = numbers
+                .iter()
+                .zip(&names)
+                .map(|(number, id)| WithdrawalId { user_id: user_of(*number), id })
+                .collect();
+            let refused: Vec<_> = ids.iter().map(|id| (*id, "no")).collect();
             let paid = matches!(op, Op::PayOut(_));
             let got = ledger
                 .transact(|tx| if paid { tx.pay_out(&ids, 4_000) } else { tx.give_back(&refused, 4_000) })?;
@@ -430,12 +470,13 @@ fn compare_budgets(ledger: &Ledger, model: &Model) -> Outcome {
     for budget in ledger.budgets()? {
         let scene = SCENES.iter().position(|scene| *scene == budget.scene).unwrap_or(ALL);
         let bonus_type = TYPES.iter().position(|name| *name == budget.bonus_type).unwrap_or(ALL);
-        assert_eq!(budget.used, model.sum(scene, bonus_type, Status::Credited));
-        assert_eq!(budget.reserved, model.sum(scene, bonus_type, Status::Reserved));
-        let total = if budget.activity == "*" {
-            model.caps.get(&bonus_type).copied()
-        } else {
-            model.totals.get(&(scene, bonus_type)).copied()
+        let activity = ACTIVITIES.iter().position(|name| *name == budget.activity).unwrap_or(ALL);
+        assert_eq!(budget.used, model.sum(activity, scene, bonus_type, Status::Credited));
+        assert_eq!(budget.reserved, model.sum(activity, scene, bonus_type, Status::Reserved));
+        let total = match activity {
+            ALL => model.caps.get(&bonus_type).copied(),
+            0 => model.totals.get(&(scene, bonus_type)).copied(),
+            _ => None,
         };
         assert_eq!(budget.total, total, "{budget:?}");
         if let Some(total) = budget.total {
@@ -470,10 +511,12 @@ fn compare(reader: &LedgerReader, model: &Model) -> Outcome {
         assert_eq!(settled.map(|one| one.amount).sum::<i64>(), own.map(|order| order.amount).sum::<i64>());
     }
     let lines: Vec<_> = reader.orders()?.collect::<Result<_, _>>()?;
-    assert!(lines.is_sorted_by(|a, b| a.trade_no < b.trade_no));
+    assert!(lines.is_sorted_by(|a, b| (&a.trade_no, &a.activity) < (&b.trade_no, &b.activity)));
     assert_eq!(lines.len(), model.orders.len());
     for (number, known) in &model.orders {
-        let line = lines.iter().find(|line| line.trade_no == name(*number)).ok_or("an order is missing")?;
+        let own = (name(*number), ACTIVITIES[activity_of(*number)]);
+        let is_own = |line: &&OrderLine| (line.trade_no.as_str(), line.activity.as_str()) == (&own.0, own.1);
+        let line = lines.iter().find(is_own).ok_or("an order is missing")?;
         assert_eq!((line.user_id, line.amount), (known.user, known.amount));
         assert_eq!((line.bonus_type.as_str(), line.status), (TYPES[known.bonus_type], known.status));
         assert_eq!(line.credits, u32::from(known.status == Status::Credited), "I1");

@@ -1,6 +1,6 @@
 //! An order credits once (I1).
 
-use super::{Outcome, Place, clean, names, open, order};
+use super::{Outcome, Place, clean, id, names, open, order};
 use windfall_contract::accounts::Reason;
 use windfall_ledger::{
     ArchiveEntry, ArchiveFilter, Attempt, BUDGET_MAX, LedgerError, Order, OrderOutcome, Unbudgeted,
@@ -15,12 +15,10 @@ pub(super) fn credits_once(place: &dyn Place) -> Outcome {
         order("a", 1, 6),
         Order { bonus_type: "coin", ..order("a", 1, 5) },
         Order { scene: "cards", ..order("a", 1, 5) },
-        Order { activity: "autumn", ..order("a", 1, 5) },
         order("a", 1, 5),
     ];
     let expected = [
         OrderOutcome::AlreadyCredited,
-        OrderOutcome::Conflict,
         OrderOutcome::Conflict,
         OrderOutcome::Conflict,
         OrderOutcome::Conflict,
@@ -75,11 +73,11 @@ pub(super) fn large_batches(place: &dyn Place) -> Outcome {
     clean(place)
 }
 
-/// Which activity and scene an order names is a part of it, whatever has become of it: held for a downstream, held for its
+/// Which scene an order names is a part of it, whatever has become of it: held for a downstream, held for its
 /// event, or rejected; also within the batch that stores it.
-pub(super) fn activity_and_scene(place: &dyn Place) -> Outcome {
+pub(super) fn scene(place: &dyn Place) -> Outcome {
     let mut ledger = open(place)?;
-    let elsewhere = |order| [Order { scene: "cards", ..order }, Order { activity: "autumn", ..order }];
+    let elsewhere = |order| [Order { scene: "cards", ..order }, Order { scene: "quiz", ..order }];
     let batch = |name| [order(name, 1, 5), elsewhere(order(name, 1, 5))[0], elsewhere(order(name, 1, 5))[1]];
     let conflict = OrderOutcome::Conflict;
     assert_eq!(ledger.apply(&batch("paid"))?, [OrderOutcome::Credited, conflict, conflict]);
@@ -89,7 +87,7 @@ pub(super) fn activity_and_scene(place: &dyn Place) -> Outcome {
     assert_eq!(tx.promise(&batch("promised"), Attempt::Normal)?, held);
     let no = OrderOutcome::Rejected(Reason::DownstreamRefused);
     super::reserve(&mut tx, &[order("refused", 1, 5)], Attempt::Normal)?;
-    tx.release(&[("refused", Reason::DownstreamRefused)], 1_000)?;
+    tx.release(&[(id("refused"), Reason::DownstreamRefused)], 1_000)?;
     assert_eq!(tx.apply(&batch("refused"), Attempt::Normal)?, [no, conflict, conflict]);
     tx.commit()?;
     for name in ["paid", "held", "promised", "refused"] {
@@ -110,17 +108,61 @@ pub(super) fn activity_and_scene(place: &dyn Place) -> Outcome {
     clean(place)
 }
 
+/// A number counts within its activity, and conflicts are of that activity alone; also within one batch, in any order, and
+/// after an activity's order was rejected, or is held.
+pub(super) fn activities(place: &dyn Place) -> Outcome {
+    let mut ledger = open(place)?;
+    let autumn = |order| Order { activity: "autumn", ..order };
+    let (yes, before, conflict) =
+        (OrderOutcome::Credited, OrderOutcome::AlreadyCredited, OrderOutcome::Conflict);
+    let batch = [
+        order("a", 1, 5),
+        autumn(order("a", 2, 7)),
+        order("a", 1, 5),
+        autumn(order("a", 2, 7)),
+        autumn(order("a", 1, 5)),
+        order("a", 2, 7),
+        // A number that begins like another one.
+        autumn(order("a!", 1, 1)),
+    ];
+    assert_eq!(ledger.apply(&batch)?, [yes, yes, before, before, conflict, conflict, yes]);
+    assert_eq!(ledger.apply(&batch[..2])?, [before, before]);
+    assert_eq!((ledger.balance(1, "cash")?, ledger.balance(2, "cash")?), (6, 7));
+    let no = OrderOutcome::Rejected(Reason::DownstreamRefused);
+    let mut tx = ledger.begin()?;
+    super::reserve(&mut tx, &[order("b", 1, 5), order("c", 1, 5)], Attempt::Normal)?;
+    tx.release(&[(id("b"), Reason::DownstreamRefused)], 1_000)?;
+    let others = [autumn(order("b", 1, 5)), autumn(order("c", 1, 5)), order("b", 1, 5), order("c", 1, 5)];
+    assert_eq!(tx.apply(&others, Attempt::Normal)?, [yes, yes, no, OrderOutcome::Reserved]);
+    assert_eq!(tx.apply(&others, Attempt::Replay)?, [before, before, yes, OrderOutcome::Reserved]);
+    tx.commit()?;
+    let reader = place.reader()?;
+    let of = |trade_no| -> Result<Vec<(String, i64)>, LedgerError> {
+        let found = reader.orders_of_number(trade_no)?;
+        Ok(found.into_iter().map(|order| (order.activity, order.user_id)).collect())
+    };
+    assert_eq!(of("a")?, [("autumn".to_owned(), 2), ("spring".to_owned(), 1)]);
+    assert_eq!((of("a!")?.len(), of("none")?.len(), of("b")?.len()), (1, 0, 2));
+    let lines = reader.orders()?.collect::<Result<Vec<_>, _>>()?;
+    assert!(
+        lines.iter().all(|line| line.credits == u32::from(line.trade_no != "c" || line.activity == "autumn"))
+    );
+    let flow: Vec<_> = reader.flow(2, 9)?.into_iter().map(|line| (line.trade_no, line.activity)).collect();
+    assert_eq!(flow, [("a".to_owned(), "autumn".to_owned())]);
+    clean(place)
+}
+
 /// Found by the model: a first occurrence that was a conflict, so that the second was answered from the row alone.
 pub(super) fn replays(place: &dyn Place) -> Outcome {
     let mut ledger = open(place)?;
     let mut tx = ledger.begin()?;
     super::reserve(&mut tx, &[order("a", 3, 4), order("b", 3, 4)], Attempt::Normal)?;
-    tx.release(&[("a", Reason::DownstreamRefused), ("b", Reason::DownstreamRefused)], 1_000)?;
+    tx.release(&[(id("a"), Reason::DownstreamRefused), (id("b"), Reason::DownstreamRefused)], 1_000)?;
     let batch = [order("a", 1, 1), order("a", 3, 4)];
     assert_eq!(tx.apply(&batch, Attempt::Replay)?, [OrderOutcome::Conflict, OrderOutcome::Credited]);
     assert_eq!(tx.apply(&[order("b", 3, 4)], Attempt::Replay)?, [OrderOutcome::Credited]);
     tx.commit()?;
-    assert_eq!(ledger.order("b")?.map(|order| order.scene), Some("rain".into()));
+    assert_eq!(ledger.order(id("b"))?.map(|order| order.scene), Some("rain".into()));
     let used: Vec<_> = ledger.budgets()?.into_iter().map(|one| (one.scene, one.used)).collect();
     assert_eq!(used, [("rain".to_owned(), 8)]);
     clean(place)
@@ -139,7 +181,7 @@ pub(super) fn not_committed(place: &dyn Place) -> Outcome {
     };
     tx.archive(&[entry])?;
     drop(tx);
-    assert_eq!(ledger.order("a")?, None);
+    assert_eq!(ledger.order(id("a"))?, None);
     assert!(ledger.archive_list(&ArchiveFilter::default())?.is_empty());
     assert!(ledger.budgets()?.is_empty(), "names made by it are gone as well");
     assert_eq!(ledger.apply(&[order("a", 1, 5)])?, [OrderOutcome::Credited]);
@@ -148,7 +190,8 @@ pub(super) fn not_committed(place: &dyn Place) -> Outcome {
 
 pub(super) fn bad_order(place: &dyn Place) -> Outcome {
     let mut ledger = place.open(Unbudgeted::Allow)?;
-    for bad in [order("b", 1, 0), order("b", 1, -1), order("", 1, 1)] {
+    for bad in [order("b", 1, 0), order("b", 1, -1), order("", 1, 1), order("a b", 1, 1), order("a\0", 1, 1)]
+    {
         let mut tx = ledger.begin()?;
         let error = tx.apply(&[order("a", 1, 5), bad], Attempt::Normal);
         assert!(matches!(error, Err(LedgerError::Invalid(_))), "{error:?}");
@@ -156,7 +199,7 @@ pub(super) fn bad_order(place: &dyn Place) -> Outcome {
         assert!(matches!(again, Err(LedgerError::Poisoned)), "{again:?}");
         assert!(matches!(tx.commit(), Err(LedgerError::Poisoned)));
     }
-    assert_eq!(ledger.order("a")?, None);
+    assert_eq!(ledger.order(id("a"))?, None);
     Ok(())
 }
 

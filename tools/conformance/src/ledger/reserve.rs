@@ -1,8 +1,10 @@
 //! Orders that a downstream decides: reserved, then posted or released.
 
-use super::{Outcome, Place, budget, clean, names, open, order, settled};
+use super::{Outcome, Place, budget, clean, id, ids, names, open, order, settled};
 use windfall_contract::accounts::{FlowKind, Reason, Status, Withdrawal, WithdrawalOutcome};
-use windfall_ledger::{Attempt, Awaits, Finish, HoldOutcome, Ledger, LedgerError, Order, OrderOutcome};
+use windfall_ledger::{
+    Attempt, Awaits, Finish, HoldOutcome, Ledger, LedgerError, Order, OrderId, OrderOutcome, payer_key,
+};
 
 pub(super) fn ends_once(place: &dyn Place) -> Outcome {
     let mut ledger = open(place)?;
@@ -15,18 +17,18 @@ pub(super) fn ends_once(place: &dyn Place) -> Outcome {
     );
     tx.commit()?;
     assert_eq!(ledger.apply(&batch[..1])?, [OrderOutcome::Reserved], "not paid twice");
-    let refused = [("b", Reason::DownstreamRefused)];
+    let refused = [(id("b"), Reason::DownstreamRefused)];
     for first in [Finish::Done, Finish::Before] {
         let mut tx = ledger.begin()?;
-        assert_eq!(tx.post(&["a", "a"], 1_500)?, [first, Finish::Before]);
+        assert_eq!(tx.post(&ids(&["a", "a"]), 1_500)?, [first, Finish::Before]);
         assert_eq!(tx.release(&refused, 1_500)?, [first]);
-        assert_eq!(tx.post(&["b", "x"], 1_500)?, [Finish::Otherwise, Finish::Unknown]);
-        assert_eq!(tx.release(&[("a", Reason::DownstreamRefused)], 1_500)?, [Finish::Otherwise]);
-        assert_eq!(tx.order("a")?.map(|order| order.status), Some(Status::Credited));
+        assert_eq!(tx.post(&ids(&["b", "x"]), 1_500)?, [Finish::Otherwise, Finish::Unknown]);
+        assert_eq!(tx.release(&[(id("a"), Reason::DownstreamRefused)], 1_500)?, [Finish::Otherwise]);
+        assert_eq!(tx.order(id("a"))?.map(|order| order.status), Some(Status::Credited));
         tx.commit()?;
     }
     assert_eq!((ledger.balance(1, "cash")?, settled(place, "bank")?), (0, 5), "its payer paid it");
-    let stored = ledger.order("a")?.ok_or("no such order")?;
+    let stored = ledger.order(id("a"))?.ok_or("no such order")?;
     assert_eq!((stored.status, stored.created_ms, stored.decided_ms), (Status::Credited, 1_000, Some(1_500)));
     // Its budget came back: a replay gets it.
     let mut tx = ledger.begin()?;
@@ -47,14 +49,14 @@ pub(super) fn many(place: &dyn Place) -> Outcome {
     ledger.set_budgets(&[budget(3_000, 3)])?;
     let paid: Vec<&str> = names[..1_000].iter().map(String::as_str).collect();
     let refused: Vec<_> =
-        names[1_000..1_500].iter().map(|name| (name.as_str(), Reason::DownstreamRefused)).collect();
+        names[1_000..1_500].iter().map(|name| (id(name), Reason::DownstreamRefused)).collect();
     let (posted, released) =
-        ledger.transact(|tx| Ok((tx.post(&paid, 2_000)?, tx.release(&refused, 2_000)?)))?;
+        ledger.transact(|tx| Ok((tx.post(&ids(&paid), 2_000)?, tx.release(&refused, 2_000)?)))?;
     assert!(posted.iter().chain(&released).all(|finish| *finish == Finish::Done));
     let state = &ledger.budgets()?[0];
     assert_eq!((state.total, state.used, state.reserved), (Some(3_000), 2_000, 0));
     assert_eq!((ledger.balance(1, "cash")?, settled(place, "bank")?), (0, 2_000));
-    let found = ledger.transact(|tx| tx.orders(&["order/00000", "none", "order/01999"]))?;
+    let found = ledger.transact(|tx| tx.orders(&ids(&["order/00000", "none", "order/01999"])))?;
     let found: Vec<_> = found.into_iter().map(|order| order.map(|order| order.status)).collect();
     assert_eq!(found, [Some(Status::Credited), None, Some(Status::Rejected(Reason::BudgetExhausted))]);
     clean(place)
@@ -76,7 +78,8 @@ pub(super) fn promised(place: &dyn Place) -> Outcome {
     let listed = place.reader()?.reserved(1_001, "", 9)?;
     let listed: Vec<_> = listed.iter().map(|one| (one.order.trade_no.as_str(), one.awaits)).collect();
     assert_eq!(listed, [("a", Awaits::Event), ("b", Awaits::Event)]);
-    assert_eq!(place.reader()?.reserved(1_001, "a", 9)?.len(), 1);
+    let first = place.reader()?.reserved(1_001, "", 9)?.remove(0).order.key;
+    assert_eq!(place.reader()?.reserved(1_001, &first, 9)?.len(), 1);
     assert_eq!(place.reader()?.reserved(1_000, "", 9)?, [], "since before");
     // Another order under the number first, then its own event, twice; and one that was never promised.
     let events = [order("a", 2, 5), order("a", 1, 5), order("a", 1, 5), order("d", 1, 1)];
@@ -89,7 +92,7 @@ pub(super) fn promised(place: &dyn Place) -> Outcome {
         [OrderOutcome::AlreadyCredited]
     );
     // An operator gives up on the other one; its late event is rejected, and a replay decides it anew.
-    assert_eq!(ledger.transact(|tx| tx.release(&[("b", Reason::Released)], 2_000))?, [Finish::Done]);
+    assert_eq!(ledger.transact(|tx| tx.release(&[(id("b"), Reason::Released)], 2_000))?, [Finish::Done]);
     assert_eq!(ledger.apply(&batch[1..2])?, [OrderOutcome::Rejected(Reason::Released)]);
     assert_eq!(ledger.transact(|tx| tx.apply(&batch[1..2], Attempt::Replay))?, [OrderOutcome::Credited]);
     assert_eq!(ledger.balance(1, "cash")?, 10);
@@ -110,12 +113,12 @@ pub(super) fn promised_then_asked(place: &dyn Place) -> Outcome {
     assert_eq!(ledger.apply(&batch)?, [OrderOutcome::Reserved, OrderOutcome::Credited], "it may have paid");
     assert_eq!(ledger.transact(|tx| tx.promise(&batch[..1], Attempt::Normal))?, [OrderOutcome::Reserved]);
     assert_eq!(ledger.apply(&batch[..1])?, [OrderOutcome::Reserved], "a promise takes nothing over");
-    assert_eq!(ledger.transact(|tx| tx.post(&["a"], 2_000))?, [Finish::Done]);
+    assert_eq!(ledger.transact(|tx| tx.post(&ids(&["a"]), 2_000))?, [Finish::Done]);
     // A released one that is promised anew by a replay is the event's again.
     let order = [order("c", 1, 2)];
     ledger.transact(|tx| {
         tx.promise(&order, Attempt::Normal)?;
-        tx.release(&[("c", Reason::Released)], 2_000)?;
+        tx.release(&[(id("c"), Reason::Released)], 2_000)?;
         tx.promise(&order, Attempt::Replay)
     })?;
     assert_eq!(ledger.apply(&order)?, [OrderOutcome::Credited]);
@@ -131,14 +134,14 @@ pub(super) fn first_payer(place: &dyn Place) -> Outcome {
     for payers in [["x", "y", "z"], ["y", "z", "x"], ["", "", ""]] {
         assert_eq!(ledger.transact(|tx| tx.reserve(&batch, &payers, Attempt::Normal))?, reserved);
         assert_eq!(ledger.transact(|tx| tx.reserve(&batch, &payers, Attempt::Replay))?, reserved);
-        let stored = place.reader()?.orders_of(&["a", "b", "c"])?;
+        let stored = place.reader()?.orders_of(&ids(&["a", "b", "c"]))?;
         let payers: Vec<_> = stored.into_iter().flatten().map(|order| order.payer).collect();
         assert_eq!(payers, ["x", "y", "z"]);
     }
     assert_eq!(place.reader()?.reserved(1_001, "", 9)?[0].order.payer, "x");
-    ledger.transact(|tx| tx.release(&[("a", Reason::DownstreamRefused)], 2_000))?;
+    ledger.transact(|tx| tx.release(&[(id("a"), Reason::DownstreamRefused)], 2_000))?;
     ledger.transact(|tx| tx.reserve(&batch[..1], &["y"], Attempt::Replay))?;
-    assert_eq!(ledger.order("a")?.map(|order| order.payer), Some("y".into()), "x will never pay it");
+    assert_eq!(ledger.order(id("a"))?.map(|order| order.payer), Some("y".into()), "x will never pay it");
     for bad in [&[][..], &["x", "y"], &["x\0"]] {
         let refused = ledger.transact(|tx| tx.reserve(&batch[..1], bad, Attempt::Normal));
         assert!(matches!(refused, Err(LedgerError::Invalid(_))), "{refused:?}");
@@ -153,15 +156,15 @@ pub(super) fn settled_with_its_payer(place: &dyn Place) -> Outcome {
     ledger.transact(|tx| tx.reserve(&batch, &["x", "y", "y"], Attempt::Normal))?;
     assert_eq!(place.reader()?.settlements()?, [], "not paid yet");
     let done = ledger.transact(|tx| {
-        tx.release(&[("c", Reason::DownstreamRefused)], 2_000)?;
-        tx.post(&["a", "b"], 2_000)
+        tx.release(&[(id("c"), Reason::DownstreamRefused)], 2_000)?;
+        tx.post(&ids(&["a", "b"]), 2_000)
     })?;
     assert_eq!(done, [Finish::Done; 2]);
     assert_eq!((settled(place, "x")?, settled(place, "y")?), (5, 7));
     // By now the ledger pays the type itself, and an operator replays what the payer refused.
     assert_eq!(ledger.apply(&batch[..2])?, [OrderOutcome::AlreadyCredited; 2]);
     assert_eq!(ledger.transact(|tx| tx.apply(&batch[2..], Attempt::Replay))?, [OrderOutcome::Credited]);
-    assert_eq!(ledger.order("c")?.map(|order| order.payer), Some("".into()), "the ledger paid it");
+    assert_eq!(ledger.order(id("c"))?.map(|order| order.payer), Some("".into()), "the ledger paid it");
     assert_eq!((ledger.balance(1, "cash")?, settled(place, "y")?), (9, 7));
     let flow = place.reader()?.flow(1, 9)?;
     let flow: Vec<_> = flow.iter().map(|line| (line.kind, line.amount, line.activity.as_str())).collect();
@@ -176,9 +179,40 @@ pub(super) fn settled_with_its_payer(place: &dyn Place) -> Outcome {
     let other = Order { activity: "autumn", ..order("d", 2, 1) };
     ledger.transact(|tx| {
         tx.reserve(&[other], &["x"], Attempt::Normal)?;
-        tx.post(&["d"], 4_000)
+        tx.post(&[other.id()], 4_000)
     })?;
     assert_eq!(settled(place, "x")?, 6);
+    clean(place)
+}
+
+/// Two activities hold and end orders of the same numbers, in one call, and neither touches the other's. Each order has a
+/// key for its payer that no other order has.
+pub(super) fn activities(place: &dyn Place) -> Outcome {
+    let mut ledger = open(place)?;
+    let other = |trade_no| OrderId { activity: "autumn", trade_no };
+    let batch = [order("a", 1, 5), Order { activity: "autumn", ..order("a", 1, 5) }, order("b", 2, 3)];
+    ledger.transact(|tx| tx.reserve(&batch, &["x", "y", "x"], Attempt::Normal))?;
+    let listed = place.reader()?.reserved(1_001, "", 9)?;
+    let keys: Vec<String> = listed.iter().map(|one| payer_key(&one.order)).collect();
+    assert_eq!(keys, ["order autumn a", "order spring a", "order spring b"]);
+    // Page by page, none is left out and none comes twice.
+    let (mut after, mut paged) = (String::new(), Vec::new());
+    while let Some(one) = place.reader()?.reserved(1_001, &after, 1)?.pop() {
+        after.clone_from(&one.order.key);
+        paged.push(one);
+    }
+    assert_eq!(paged, listed);
+    let done = ledger.transact(|tx| {
+        let refused = [(id("a"), Reason::DownstreamRefused), (other("b"), Reason::DownstreamRefused)];
+        Ok((tx.post(&[other("a"), other("a")], 2_000)?, tx.release(&refused, 2_000)?))
+    })?;
+    assert_eq!(done, (vec![Finish::Done, Finish::Before], vec![Finish::Done, Finish::Unknown]));
+    let stored = place.reader()?.orders_of(&[id("a"), other("a"), id("b"), other("b")])?;
+    let stored: Vec<_> = stored.into_iter().map(|one| one.map(|one| (one.status, one.payer))).collect();
+    let of = |status, payer: &str| Some((status, payer.to_owned()));
+    let refused = Status::Rejected(Reason::DownstreamRefused);
+    assert_eq!(stored, [of(refused, "x"), of(Status::Credited, "y"), of(Status::Reserved, "x"), None]);
+    assert_eq!((settled(place, "x")?, settled(place, "y")?), (0, 5));
     clean(place)
 }
 
@@ -193,7 +227,7 @@ pub(super) fn no_payer_yet(place: &dyn Place) -> Outcome {
     assert_eq!(ledger.apply(&batch)?, [OrderOutcome::Reserved; 2], "somebody may have paid");
     assert_eq!(reserve(&mut ledger, &["x"])?, [OrderOutcome::Reserved]);
     assert_eq!(reserve(&mut ledger, &["y", "y"])?, [OrderOutcome::Reserved; 2]);
-    let stored = place.reader()?.orders_of(&["a", "b"])?;
+    let stored = place.reader()?.orders_of(&ids(&["a", "b"]))?;
     let payers: Vec<_> = stored.into_iter().flatten().map(|order| order.payer).collect();
     assert_eq!(payers, ["x", "y"]);
     let state = ledger.budgets()?.remove(0);

@@ -1,7 +1,7 @@
 //! Withdrawals: held once for each id, never below 0, then paid or given back.
 
 use super::concurrent::all_at_once;
-use super::{Outcome, Place, clean, names, open, order};
+use super::{Outcome, Place, clean, id, names, open, order, out};
 use std::sync::atomic::{AtomicI64, Ordering};
 use windfall_contract::accounts::{FlowKind, Withdrawal, WithdrawalOutcome};
 use windfall_ledger::{
@@ -33,7 +33,6 @@ pub(super) fn once(place: &dyn Place) -> Outcome {
     assert_eq!(hold(&mut ledger, &[take("x", 1, 4)])?, [HoldOutcome::Held]);
     let others = [
         take("x", 1, 4),
-        take("x", 2, 4),
         take("x", 1, 3),
         Withdrawal { bonus_type: "coin".into(), ..take("x", 1, 4) },
         // As large as everything, and as nobody has.
@@ -42,22 +41,48 @@ pub(super) fn once(place: &dyn Place) -> Outcome {
         take("y", 3, 1),
     ];
     for _ in 0..2 {
-        let expected = [
-            HoldOutcome::HeldBefore { payer: "".into() },
-            CONFLICT,
-            CONFLICT,
-            CONFLICT,
-            short(6),
-            short(0),
-            short(0),
-        ];
+        let expected =
+            [HoldOutcome::HeldBefore { payer: "".into() }, CONFLICT, CONFLICT, short(6), short(0), short(0)];
         assert_eq!(hold(&mut ledger, &others)?, expected);
         drop(ledger);
         ledger = open(place)?;
     }
-    assert_eq!(ledger.withdrawal("y")?, None, "nothing of what was short is kept");
+    assert_eq!(ledger.withdrawal(out(1, "y"))?, None, "nothing of what was short is kept");
     assert_eq!(hold(&mut ledger, &[take("y", 1, 6)])?, [HoldOutcome::Held], "the id may be used again");
     assert_eq!(ledger.balance(1, "cash")?, 0);
+    clean(place)
+}
+
+/// An id belongs to its user: another user's is held, ended and shown by itself, also in one call. Each has a key for its
+/// payer that no other has.
+pub(super) fn users(place: &dyn Place) -> Outcome {
+    let mut ledger = open(place)?;
+    ledger.apply(&[order("a", 1, 10), order("b", 2, 10)])?;
+    let batch = [take("x", 1, 4), take("x", 2, 4), take("x", 2, 4), take("x", 1, 5)];
+    let hold = |ledger: &mut Ledger, tenant: &str| {
+        ledger.transact(|tx| {
+            tx.name_tenant(tenant);
+            tx.hold(&batch.iter().map(|one| (one, "bank")).collect::<Vec<_>>(), 2_000)
+        })
+    };
+    let before = HoldOutcome::HeldBefore { payer: "bank".into() };
+    assert_eq!(hold(&mut ledger, "acme")?, [HoldOutcome::Held, HoldOutcome::Held, before.clone(), CONFLICT]);
+    // The key that a payer was given stays, whatever the tenant is called later.
+    assert_eq!(hold(&mut ledger, "rival")?, [before.clone(), before.clone(), before, CONFLICT]);
+    let held = place.reader()?.held_withdrawals(3_000, "", 9)?;
+    let keys: Vec<&str> = held.iter().map(|one| one.payer_key.as_str()).collect();
+    assert_eq!(keys, ["withdrawal acme 1 x", "withdrawal acme 2 x"]);
+    let last = place.reader()?.held_withdrawals(3_000, &held[0].key, 9)?;
+    assert_eq!(last, held[1..]);
+    let (paid, back) = ledger.transact(|tx| {
+        let paid = tx.pay_out(&[out(2, "x"), out(3, "x")], 3_000)?;
+        Ok((paid, tx.give_back(&[(out(1, "x"), "no"), (out(2, "x"), "no")], 3_000)?))
+    })?;
+    assert_eq!(paid, [Finish::Done, Finish::Unknown]);
+    assert_eq!(back, [Finish::Done, Finish::Otherwise]);
+    assert_eq!((ledger.balance(1, "cash")?, ledger.balance(2, "cash")?), (10, 6));
+    let flow = place.reader()?.flow(1, 9)?;
+    assert!(flow[..2].iter().all(|line| line.trade_no == "x"), "{flow:?}");
     clean(place)
 }
 
@@ -68,9 +93,12 @@ pub(super) fn ends(place: &dyn Place) -> Outcome {
     for first in [Finish::Done, Finish::Before] {
         let (paid, refused, other) = ledger.transact(|tx| {
             Ok((
-                tx.pay_out(&["x", "x", "none"], 3_000)?,
-                tx.give_back(&[("y", "closed account"), ("y", "again"), ("x", "late")], 3_000)?,
-                tx.pay_out(&["y"], 3_000)?,
+                tx.pay_out(&[out(1, "x"), out(1, "x"), out(1, "none")], 3_000)?,
+                tx.give_back(
+                    &[(out(1, "y"), "closed account"), (out(1, "y"), "again"), (out(1, "x"), "late")],
+                    3_000,
+                )?,
+                tx.pay_out(&[out(1, "y")], 3_000)?,
             ))
         })?;
         assert_eq!(paid, [first, Finish::Before, Finish::Unknown]);
@@ -82,7 +110,7 @@ pub(super) fn ends(place: &dyn Place) -> Outcome {
     let paid = HoldOutcome::Decided(WithdrawalOutcome::AlreadyPaid);
     assert_eq!(hold(&mut ledger, &again)?, [paid, refused, CONFLICT]);
     assert_eq!(ledger.balance(1, "cash")?, 6);
-    let stored = ledger.withdrawal("x")?.ok_or("no such withdrawal")?;
+    let stored = ledger.withdrawal(out(1, "x"))?.ok_or("no such withdrawal")?;
     assert_eq!(stored.withdrawal, take("x", 1, 4));
     assert_eq!(
         (stored.status, stored.created_ms, stored.decided_ms),
@@ -132,13 +160,14 @@ pub(super) fn held(place: &dyn Place) -> Outcome {
     let pair = |id: &str, payer: &str| (id.to_owned(), payer.to_owned());
     assert_eq!(listed(3_001, "", 9)?, [pair("a", ""), pair("b", "bank"), pair("c", "bank")]);
     assert_eq!(listed(3_000, "", 9)?, [pair("a", ""), pair("c", "bank")], "since before");
-    assert_eq!(listed(3_001, "a", 1)?, [pair("b", "bank")]);
+    let first = place.reader()?.held_withdrawals(3_001, "", 1)?.remove(0).key;
+    assert_eq!(listed(3_001, &first, 1)?, [pair("b", "bank")]);
     ledger.transact(|tx| {
-        tx.pay_out(&["b"], 5_000)?;
-        tx.give_back(&[("c", "closed account")], 5_000)
+        tx.pay_out(&[out(1, "b")], 5_000)?;
+        tx.give_back(&[(out(1, "c"), "closed account")], 5_000)
     })?;
     assert_eq!(listed(9_000, "", 9)?, [pair("a", "")]);
-    assert_eq!(place.reader()?.withdrawal("c")?.map(|one| one.payer), Some("bank".into()));
+    assert_eq!(place.reader()?.withdrawal(out(1, "c"))?.map(|one| one.payer), Some("bank".into()));
     clean(place)
 }
 
@@ -156,7 +185,7 @@ pub(super) fn within_a_transaction(place: &dyn Place) -> Outcome {
         short(5),
     ];
     assert_eq!(tx.hold(&own(&batch), 2_000)?, expected, "what it credited before counts");
-    assert_eq!(tx.pay_out(&["x"], 2_000)?, [Finish::Done]);
+    assert_eq!(tx.pay_out(&[out(1, "x")], 2_000)?, [Finish::Done]);
     assert_eq!(tx.apply(&[order("d", 1, 9)], Attempt::Normal)?, [OrderOutcome::Credited]);
     tx.commit()?;
     assert_eq!((ledger.balance(1, "cash")?, ledger.balance(2, "cash")?), (9, 5));
@@ -165,6 +194,7 @@ pub(super) fn within_a_transaction(place: &dyn Place) -> Outcome {
         take("", 1, 1),
         take("v", 1, 0),
         take("v\0", 1, 1),
+        take("v 1", 1, 1),
         Withdrawal { bonus_type: String::new(), ..take("v", 1, 1) },
     ] {
         let refused = hold(&mut ledger, &[bad]);
@@ -181,13 +211,13 @@ pub(super) fn not_committed(place: &dyn Place) -> Outcome {
         let mut tx = ledger.begin()?;
         tx.hold(&own(&[take("x", 1, 2)]), 2_000)?;
         if steps > 1 {
-            tx.pay_out(&["x"], 2_000)?;
+            tx.pay_out(&[out(1, "x")], 2_000)?;
         }
         if steps > 2 {
             tx.apply(&[order("b", 1, 3)], Attempt::Normal)?;
         }
         drop(tx);
-        assert_eq!((ledger.withdrawal("x")?, ledger.balance(1, "cash")?), (None, 3));
+        assert_eq!((ledger.withdrawal(out(1, "x"))?, ledger.balance(1, "cash")?), (None, 3));
         assert_eq!(ledger.flow(1, 10)?.len(), 1);
     }
     assert_eq!(hold(&mut ledger, &[take("x", 1, 3)])?, [HoldOutcome::Held]);
@@ -224,9 +254,9 @@ pub(super) fn at_once(place: &dyn Place) -> Outcome {
                     HoldOutcome::HeldBefore { .. } | HoldOutcome::Decided(_) => {}
                 }
             }
-            let mine: Vec<&str> = batch.iter().step_by(2).map(|asked| asked.id.as_str()).collect();
-            let back: Vec<(&str, &str)> =
-                batch.iter().step_by(3).map(|asked| (asked.id.as_str(), "no")).collect();
+            let mine: Vec<_> = batch.iter().step_by(2).map(|asked| out(asked.user_id, &asked.id)).collect();
+            let back: Vec<_> =
+                batch.iter().step_by(3).map(|asked| (out(asked.user_id, &asked.id), "no")).collect();
             let paid = ledger.transact(|tx| tx.pay_out(&mine, 3_000))?;
             let returned = ledger.transact(|tx| tx.give_back(&back, 3_000))?;
             let count = |done: &[Finish]| done.iter().filter(|finish| **finish == Finish::Done).count();
@@ -238,8 +268,8 @@ pub(super) fn at_once(place: &dyn Place) -> Outcome {
     })?;
     let ledger = open(place)?;
     let (mut taken, mut returned, mut decided) = (0, 0, 0);
-    for id in &ids {
-        let Some(stored) = ledger.withdrawal(id)? else { continue };
+    for (nth, id) in ids.iter().enumerate() {
+        let Some(stored) = ledger.withdrawal(out(user(nth), id))? else { continue };
         taken += stored.withdrawal.amount;
         decided += i64::from(stored.decided_ms.is_some());
         returned += if stored.status == WithdrawalStatus::Refused { stored.withdrawal.amount } else { 0 };
@@ -267,8 +297,8 @@ pub(super) fn kept_reader(place: &dyn Place) -> Outcome {
     ledger.apply(&[order("b", 1, 4)])?;
     hold(&mut ledger, &[take("x", 1, 2)])?;
     assert_eq!(reader.balances(1)?, [("cash".to_owned(), 5)]);
-    assert_eq!(reader.withdrawal("x")?.map(|one| one.status), Some(WithdrawalStatus::Held));
-    let orders = reader.orders_of(&["b", "none", "a"])?;
+    assert_eq!(reader.withdrawal(out(1, "x"))?.map(|one| one.status), Some(WithdrawalStatus::Held));
+    let orders = reader.orders_of(&[id("b"), id("none"), id("a")])?;
     let amounts: Vec<_> = orders.into_iter().map(|order| order.map(|order| order.amount)).collect();
     assert_eq!(amounts, [Some(4), None, Some(3)]);
     assert!(reader.reconcile()?.is_clean());
