@@ -12,6 +12,7 @@
 --   CREATE ROLE windfall_rewards LOGIN PASSWORD '…' IN ROLE windfall_writer;     the role reward-service
 --   CREATE ROLE windfall_wallet LOGIN PASSWORD '…' IN ROLE windfall_writer;      the role wallet
 --   CREATE ROLE windfall_seal LOGIN PASSWORD '…' IN ROLE windfall_sealer;        windfall ledger seal
+--   CREATE ROLE windfall_audit LOGIN PASSWORD '…' IN ROLE windfall_auditor;      the role auditor
 --   CREATE ROLE windfall_look LOGIN PASSWORD '…' IN ROLE windfall_reader;        windfall ledger verify, windfall reconcile
 --
 -- The roles sdk-gateway, token-service, scheduler, task-queue and console use no database, and have no user.
@@ -24,7 +25,8 @@ BEGIN
     IF to_regrole('windfall_reader') IS NULL THEN CREATE ROLE windfall_reader NOLOGIN; END IF;
     IF to_regrole('windfall_writer') IS NULL THEN CREATE ROLE windfall_writer NOLOGIN; END IF;
     IF to_regrole('windfall_sealer') IS NULL THEN CREATE ROLE windfall_sealer NOLOGIN; END IF;
-    GRANT windfall_reader TO windfall_writer, windfall_sealer;
+    IF to_regrole('windfall_auditor') IS NULL THEN CREATE ROLE windfall_auditor NOLOGIN; END IF;
+    GRANT windfall_reader TO windfall_writer, windfall_sealer, windfall_auditor;
 
     EXECUTE format('CREATE SCHEMA IF NOT EXISTS %I AUTHORIZATION windfall_owner', place);
     -- A ledger that is there: its owner so far becomes a member of the new one, so that processes with that user go on until

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use windfall_contract::accounts::{Reason, Withdrawal};
 use windfall_ledger::{
     Attempt, AuditError, AuditLimits, AuditProgress, Auditor, BudgetSet, Compared, Finish, Increment, Ledger,
-    LedgerReader, Order, PostgresOptions, Tx,
+    LedgerReader, Order, OrderId, PostgresOptions, Tx, WithdrawalId,
 };
 use windfall_servers::Servers;
 

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use tokio_postgres::error::SqlState;
 use windfall_conformance::ledger::{self, Fixture, Place};
 use windfall_ledger::{
-    Beat, Guard, Ledger, LedgerReader, OpenError, Order, OrderOutcome, PostgresOptions, Sealer, Unbudgeted,
+    Attempt, Auditor, Beat, Compared, Guard, Ledger, LedgerReader, ListCopies, Listing, OpenError, Order,
+    OrderOutcome, PostgresOptions, Sealer, TakeCopies, Unbudgeted,
 };
 use windfall_servers::{PostgresOptions as ServerOptions, Private};
 
@@ -21,6 +22,7 @@ const USERS: &str = "
     ALTER ROLE windfall_migrate SET role = 'windfall_owner';
     CREATE ROLE windfall_rewards LOGIN PASSWORD 'rain' IN ROLE windfall_writer;
     CREATE ROLE windfall_seal LOGIN PASSWORD 'rain' IN ROLE windfall_sealer;
+    CREATE ROLE windfall_audit LOGIN PASSWORD 'rain' IN ROLE windfall_auditor;
     CREATE ROLE windfall_look LOGIN PASSWORD 'rain' IN ROLE windfall_reader;
     CREATE ROLE windfall_tokens LOGIN PASSWORD 'rain';";
 
@@ -193,6 +195,13 @@ fn no_user_can_do_more_than_its_work() {
         "INSERT INTO seals (id, from_at, to_at, rows, sealed_ms, previous, content, names, hash) \
          VALUES (1, 0, 1, 0, 0, '', '', '', '')",
         "DELETE FROM seal_pages",
+        "DELETE FROM bare_orders",
+        "INSERT INTO bare_orders VALUES (true)",
+        "UPDATE acts SET reason = ''",
+        "DELETE FROM act_ends",
+        "UPDATE audit_position SET at = 0",
+        "DELETE FROM audit_differences",
+        "INSERT INTO audit_sums VALUES (0, 0, 0, 0)",
         "SET ROLE windfall_owner",
     ] {
         place.is_refused("windfall_rewards", sql);
@@ -212,9 +221,36 @@ fn no_user_can_do_more_than_its_work() {
             place.is_refused("windfall_seal", &format!("INSERT INTO {table} DEFAULT VALUES"));
         }
         place.is_refused("windfall_seal", &format!("DELETE FROM {table}"));
+        if !table.starts_with("audit_") {
+            place.is_refused("windfall_audit", &format!("INSERT INTO {table} DEFAULT VALUES"));
+        }
+        if !matches!(table.as_str(), "audit_sums" | "audit_pending") {
+            place.is_refused("windfall_audit", &format!("DELETE FROM {table}"));
+        }
     }
     place.is_refused("windfall_look", "SELECT nextval('transfer_blocks')");
     assert_eq!(ledger.apply(&[order("b")]).unwrap(), [OrderOutcome::Credited], "nothing of it did harm");
+}
+
+/// The auditor, and what each process does to the tables that no version of the schema has, with no right to make them.
+#[test]
+#[ignore = "needs real servers: ./dev test runs it"]
+fn auditors_audit_and_writers_list_copies() {
+    let database = Database::start();
+    let place = database.prepared().unwrap();
+    let mut ledger = place.open(Unbudgeted::Allow).unwrap();
+    assert_eq!(ledger.apply(&[order("a")]).unwrap(), [OrderOutcome::Credited]);
+    ledger.transact(|tx| tx.promise(&[order("b")], Attempt::Normal)).unwrap();
+    let how = ListCopies { now_ms: 100, after_ms: 1, pause_ms: 1, limit: 9 };
+    assert_eq!(ledger.list_copies(&how).unwrap(), Listing::Page(1));
+    let programs: Vec<i64> = ledger.copy_keys().unwrap().iter().map(|key| key.program).collect();
+    let which = TakeCopies { programs: &programs, due_ms: 100, lease_ends_ms: 200, limit: 9 };
+    assert_eq!(ledger.take_copies(&which).unwrap().orders.len(), 1);
+    let mut auditor = Auditor::connect(&place.url("windfall_audit"), &place.options()).unwrap();
+    while auditor.increment(7).unwrap().transfers > 0 {}
+    assert!(matches!(auditor.compare(7).unwrap(), Compared::Done { differences: 0, .. }));
+    assert!(matches!(auditor.sweep(7).unwrap(), Compared::Done { differences: 0, .. }));
+    assert!(auditor.progress().unwrap().transfers > 0);
 }
 
 /// A table that a release adds can be written by its processes as soon as its owner has made it, and what is only appended to
@@ -225,21 +261,21 @@ fn tables_that_are_made_later_have_the_rights_too() {
     let database = Database::start();
     let place = database.prepared().unwrap();
     let make = "CREATE TABLE outbox (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, what text); \
-        CREATE TABLE acts (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, what text); \
-        CREATE TRIGGER acts_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON acts \
+        CREATE TABLE deeds (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, what text); \
+        CREATE TRIGGER deeds_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON deeds \
         FOR EACH STATEMENT EXECUTE FUNCTION refuse_change()";
     place.as_user("windfall_migrate", make).unwrap();
     let use_it = "INSERT INTO outbox (what) VALUES ('a'); UPDATE outbox SET what = 'b'; DELETE FROM outbox; \
-        INSERT INTO acts (what) VALUES ('a')";
+        INSERT INTO deeds (what) VALUES ('a')";
     place.as_user("windfall_rewards", use_it).unwrap();
-    assert!(place.as_user("windfall_rewards", "UPDATE acts SET what = 'b'").is_err(), "its trigger");
-    place.as_user("windfall_look", "SELECT * FROM outbox, acts").unwrap();
+    assert!(place.as_user("windfall_rewards", "UPDATE deeds SET what = 'b'").is_err(), "its trigger");
+    place.as_user("windfall_look", "SELECT * FROM outbox, deeds").unwrap();
     place.is_refused("windfall_look", "INSERT INTO outbox (what) VALUES ('a')");
     place.is_refused("windfall_tokens", &format!("SELECT * FROM {}.outbox", place.schema));
     place.prepare().unwrap();
     place.as_user("windfall_rewards", use_it).unwrap();
-    place.is_refused("windfall_rewards", "UPDATE acts SET what = 'b'");
-    place.is_refused("windfall_rewards", "DELETE FROM acts");
+    place.is_refused("windfall_rewards", "UPDATE deeds SET what = 'b'");
+    place.is_refused("windfall_rewards", "DELETE FROM deeds");
 }
 
 /// A fleet whose one user owns the ledger goes on while its processes are given users of their own.

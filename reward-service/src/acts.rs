@@ -9,8 +9,8 @@ use crate::handle::{CallError, RewardHandle};
 use crate::payouts::STOPPED;
 use windfall_contract::accounts::StoredOrder;
 use windfall_ledger::{
-    ActFilter, ActOutcome, Deed, Ended, Guard, LedgerError, LedgerReader, Operator, OrderId, Proposal, Proposed,
-    StoredAct, StoredWithdrawal, Subject, Tx, WithdrawalId, WithdrawalStatus,
+    ActFilter, ActOutcome, Deed, Ended, Guard, LedgerError, LedgerReader, Operator, OrderId, Proposal,
+    Proposed, StoredAct, StoredWithdrawal, Subject, Tx, WithdrawalId, WithdrawalStatus,
 };
 
 /// An act was not proposed, approved or refused.

@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use windfall_contract::accounts::{Reason, Status, StoredOrder, Withdrawal, WithdrawalOutcome};
 use windfall_contract::rewards::{Failed, GrantReply, Rejection};
 use windfall_ledger::{
-    ArchiveEntry, Attempt, Finish, HoldOutcome, Ledger, LedgerError, Order, OrderId, OrderOutcome, Subject, Tx,
-    WithdrawalId, payer_key,
+    ArchiveEntry, Attempt, Finish, HoldOutcome, Ledger, LedgerError, Order, OrderId, OrderOutcome, Subject,
+    Tx, WithdrawalId, payer_key,
 };
 
 /// A transaction in progress, over jobs of lifetime `'j`.
@@ -50,7 +50,14 @@ impl<'l, 'j> Round<'l, 'j> {
         apps: &'j BTreeSet<String>,
         now_ms: i64,
     ) -> Result<Self, LedgerError> {
-        Ok(Self { tx: ledger.begin()?, apps, now_ms, done: Done::default(), archive: Vec::new(), notes: Vec::new() })
+        Ok(Self {
+            tx: ledger.begin()?,
+            apps,
+            now_ms,
+            done: Done::default(),
+            archive: Vec::new(),
+            notes: Vec::new(),
+        })
     }
 
     /// Whether events may be decided by the rules that this process runs. Call it first.
@@ -319,7 +326,8 @@ impl<'l, 'j> Round<'l, 'j> {
         if end.refused.is_none() && finish == Finish::Otherwise {
             tracing::error!(id, "a withdrawal was paid out after it had been refused and given back");
             let about = Subject::Withdrawal { user_id: end.name().user_id, id }.to_string();
-            let detail = "a withdrawal: its payer refused it, so the money went back, and then paid it".into();
+            let detail =
+                "a withdrawal: its payer refused it, so the money went back, and then paid it".into();
             self.notes.push(Note { id, about, reason: "paid_after_refusal", detail });
         }
         Ok(finish)

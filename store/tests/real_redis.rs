@@ -407,7 +407,7 @@ async fn first_tokens_come_as_a_whole_and_further_ones_are_added() {
         [(&other, "b", 500, 500), (&one, "c", 1_000, 1_000), (&one, "d", 7, 1_000), (&other, "e", 8, 1_000)]
     {
         store.put(&[TokenPut { expires_at_ms: end_ms + change_ms, ..put(1, name) }]).await.unwrap();
-        assert_eq!(asked::<u64>(url, &["PEXPIRETIME", &name]).await, end_ms + expected_ms);
+        assert_eq!(asked::<u64>(url, &["PEXPIRETIME", name]).await, end_ms + expected_ms);
     }
     assert_eq!(one.list(1, None, 100).await.unwrap().len(), lengths.len() + 4);
     // Freed by the other: the first one believes that it is there, and the end is set all the same.

@@ -96,7 +96,8 @@ pub enum Acts {
         because: Because,
     },
     /// List the acts that wait for another operator
-    Acts {
+    #[command(name = "acts")]
+    List {
         /// Those that have ended or expired, too
         #[arg(long)]
         all: bool,
@@ -154,7 +155,7 @@ pub struct Because {
 /// Asks it. An act that waits for another operator is no damage; one that was approved and could not be done is.
 pub async fn ask(client: &ActsClient, command: &Acts, json: bool) -> Result<Outcome, CallError> {
     match command {
-        Acts::Acts { all, after, limit } => {
+        Acts::List { all, after, limit } => {
             let request = ListActsRequest { open: !all, after: *after, page_size: *limit };
             let reply = client.list(request).await?;
             if json {
@@ -232,7 +233,7 @@ fn deed(command: &Acts) -> Option<Deed> {
         }
         Acts::Freeze { user, .. } => Deed::FreezeUser(FreezeUser { user_id: user }),
         Acts::Thaw { user, .. } => Deed::ThawUser(ThawUser { user_id: user }),
-        Acts::Acts { .. } | Acts::Act { .. } | Acts::Approve { .. } | Acts::Refuse { .. } => return None,
+        Acts::List { .. } | Acts::Act { .. } | Acts::Approve { .. } | Acts::Refuse { .. } => return None,
     })
 }
 

@@ -84,8 +84,12 @@ fn resolved(tx: &mut dyn Transaction, proposal: &Proposal) -> Result<Result<Prop
                 (Some(order), true) => *activity = order.activity,
                 (None, _) => return Ok(Err("the ledger knows no such order".into())),
                 (Some(last), false) => {
-                    let all: Vec<String> = found.into_iter().chain([last]).map(|order| order.activity).collect();
-                    return Ok(Err(format!("several activities have such an order: {}; name one", all.join(", "))));
+                    let all: Vec<String> =
+                        found.into_iter().chain([last]).map(|order| order.activity).collect();
+                    return Ok(Err(format!(
+                        "several activities have such an order: {}; name one",
+                        all.join(", ")
+                    )));
                 }
             }
         }
@@ -97,7 +101,10 @@ fn resolved(tx: &mut dyn Transaction, proposal: &Proposal) -> Result<Result<Prop
                 (Some(last), false) => {
                     let all = found.iter().chain([&last]).map(|one| one.withdrawal.user_id.to_string());
                     let all: Vec<String> = all.collect();
-                    return Ok(Err(format!("several users have such a withdrawal: {}; name one", all.join(", "))));
+                    return Ok(Err(format!(
+                        "several users have such a withdrawal: {}; name one",
+                        all.join(", ")
+                    )));
                 }
             }
         }

@@ -8,8 +8,8 @@ use super::progress::tail;
 use super::sweep;
 use super::{AuditError, AuditLimits, Compared};
 use crate::error::LedgerError;
-use crate::key::number_of;
 use crate::journal::{CLEARING, PAYOUT, PENDING, POST, SETTLEMENT, USER, VOID};
+use crate::key::number_of;
 
 /// The transfers that are not in the sums. The place stands in the statement, so that the database knows how few they are.
 pub(super) fn with_tail(place: &str, at: i64) -> String {

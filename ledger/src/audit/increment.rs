@@ -184,7 +184,8 @@ fn find(db: &dyn AuditDb, params: &[Value<'_>; 2]) -> Result<Vec<Found>, LedgerE
     }
     let moves = db.rows(&moves_without_withdrawal(place), params)?;
     for row in &moves {
-        let detail = format!("{} for withdrawal {}, which does not exist", row[2].int()?, number_of(row[1].text()));
+        let detail =
+            format!("{} for withdrawal {}, which does not exist", row[2].int()?, number_of(row[1].text()));
         let subject = format!("transfer {}", row[0].int()?);
         found.push(Found::new(DifferenceKind::MovementWithoutWithdrawal, subject, detail));
     }

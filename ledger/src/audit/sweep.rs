@@ -214,7 +214,10 @@ fn withdrawals(
     found: &mut Vec<Found>,
 ) -> Result<Page, LedgerError> {
     let mut params = vec![Value::Text(&after.text)];
-    let end = format!("SELECT withdrawal_key FROM withdrawals WHERE withdrawal_key > $1 ORDER BY withdrawal_key LIMIT 1 OFFSET {}", limit - 1);
+    let end = format!(
+        "SELECT withdrawal_key FROM withdrawals WHERE withdrawal_key > $1 ORDER BY withdrawal_key LIMIT 1 OFFSET {}",
+        limit - 1
+    );
     let ends = db.rows(&end, &params)?;
     let last = ends.first().map(|row| Key { text: row[0].text().to_owned(), first: 0, second: 0 });
     let rows = match &last {

@@ -30,7 +30,7 @@ use tokio_postgres::Row;
 use windfall_contract::accounts::StoredOrder;
 
 /// Made in the transaction that proposes the first act. Whoever appends to `withdrawals` may do so here, too.
-const TABLES: &str = r#"
+pub(super) const TABLES: &str = r#"
 SELECT pg_advisory_xact_lock(hashtextextended('windfall acts ' || current_schema(), 0));
 DO $$ DECLARE allowed record; grantee text; BEGIN
     -- Another process may have made them, as another user, while this one waited.

@@ -7,10 +7,11 @@ DECLARE
     one text;
 BEGIN
     IF to_regrole('windfall_reader') IS NULL OR to_regrole('windfall_writer') IS NULL
-        OR to_regrole('windfall_sealer') IS NULL THEN
+        OR to_regrole('windfall_sealer') IS NULL OR to_regrole('windfall_auditor') IS NULL THEN
         RETURN;
     END IF;
-    EXECUTE format('REVOKE ALL ON ALL TABLES IN SCHEMA %s FROM windfall_reader, windfall_writer, windfall_sealer', place);
+    EXECUTE format('REVOKE ALL ON ALL TABLES IN SCHEMA %s FROM windfall_reader, windfall_writer, windfall_sealer, '
+        'windfall_auditor', place);
     EXECUTE format('GRANT SELECT ON ALL TABLES IN SCHEMA %s TO windfall_reader', place);
     EXECUTE format('GRANT INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA %s TO windfall_writer', place);
     EXECUTE format('GRANT USAGE ON ALL SEQUENCES IN SCHEMA %s TO windfall_writer', place);
@@ -32,10 +33,13 @@ BEGIN
     LOOP
         EXECUTE format('REVOKE DELETE ON %s.%s FROM windfall_writer', place, one);
     END LOOP;
-    -- The shape of the tables is their owner's.
-    IF to_regclass('schema_version') IS NOT NULL THEN
-        EXECUTE format('REVOKE INSERT, UPDATE, DELETE ON %s.schema_version FROM windfall_writer', place);
-    END IF;
+    -- The shape of the tables is their owner's, and which keys orders may have.
+    FOR one IN
+        SELECT quote_ident(tablename) FROM pg_tables WHERE schemaname = current_schema()
+            AND tablename IN ('schema_version', 'bare_orders')
+    LOOP
+        EXECUTE format('REVOKE INSERT, UPDATE, DELETE ON %s.%s FROM windfall_writer', place, one);
+    END LOOP;
     -- Who writes transfers does not seal them: the chain is there to prove what writers have done.
     FOR one IN
         SELECT quote_ident(tablename) FROM pg_tables WHERE schemaname = current_schema()
@@ -43,5 +47,17 @@ BEGIN
     LOOP
         EXECUTE format('REVOKE INSERT ON %s.%s FROM windfall_writer', place, one);
         EXECUTE format('GRANT INSERT ON %s.%s TO windfall_sealer', place, one);
+    END LOOP;
+    -- Nor does he audit them.
+    FOR one IN
+        SELECT quote_ident(tablename) FROM pg_tables WHERE schemaname = current_schema()
+            AND tablename IN ('audit_position', 'audit_sums', 'audit_pending', 'audit_differences')
+    LOOP
+        EXECUTE format('REVOKE INSERT, UPDATE, DELETE ON %s.%s FROM windfall_writer', place, one);
+        EXECUTE format('GRANT INSERT, UPDATE ON %s.%s TO windfall_auditor', place, one);
+        -- Differences are never deleted.
+        IF one IN ('audit_sums', 'audit_pending') THEN
+            EXECUTE format('GRANT DELETE ON %s.%s TO windfall_auditor', place, one);
+        END IF;
     END LOOP;
 END $$;

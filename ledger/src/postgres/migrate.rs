@@ -73,8 +73,9 @@ pub(crate) fn migrate(
         tracing::warn!(%error, "{}: the journal is made, and was not analysed", address.place);
     }
     // Until then whoever could append to the old tables appends to the new ones, and a trigger refuses the rest.
-    if let Err(error) = prepare::grant(&session, &address.place) {
-        tracing::warn!(%error, "{}: the journal is made; run windfall ledger prepare for the rights on it", address.place);
+    let more = prepare::make_more(&session, &address, true);
+    if let Err(error) = more.and_then(|()| prepare::grant(&session, &address.place)) {
+        tracing::warn!(%error, "{}: it is migrated; run windfall ledger prepare for the rights on it", address.place);
     }
     Ok(Migrated { from, to: KNOWN })
 }

@@ -270,12 +270,8 @@ impl ActSteps for SqliteTx<'_> {
                     return Ok(Moved::NoRoom(reason));
                 }
             }
-            Some(id) => {
-                if !self.give_back_to_budget(id, reference, amount)? {
-                    return Ok(Moved::NotGiven);
-                }
-            }
-            None => {}
+            Some(id) if !self.give_back_to_budget(id, reference, amount)? => return Ok(Moved::NotGiven),
+            Some(_) | None => {}
         }
         let entry = Entry {
             id: self.number(),

@@ -136,8 +136,10 @@ pub(super) fn take(db: &Connection, which: &TakeCopies<'_>) -> Result<TakenCopie
 pub(super) fn note(db: &Connection, written: &[WrittenCopy<'_>]) -> Result<(), LedgerError> {
     let tx = begin(db)?;
     for one in written {
-        tx.prepare_cached("UPDATE order_copies SET next_write_ms = ?1 WHERE program = ?2 AND reference = ?3")?
-            .execute(params![one.next_write_ms, one.program, one.key])?;
+        tx.prepare_cached(
+            "UPDATE order_copies SET next_write_ms = ?1 WHERE program = ?2 AND reference = ?3",
+        )?
+        .execute(params![one.next_write_ms, one.program, one.key])?;
     }
     tx.commit()?;
     Ok(())

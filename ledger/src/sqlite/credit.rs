@@ -12,6 +12,9 @@ use crate::key::{OrderId, is_bare};
 use crate::model::{Attempt, Finish, Order, OrderOutcome, Unbudgeted, first_of_each};
 use windfall_contract::accounts::{Reason, Status};
 
+/// The place of an order in its batch, and the row that is stored under its number alone.
+type Bare = (usize, Option<Row>);
+
 impl SqliteTx<'_> {
     pub(crate) fn credit(
         &mut self,
@@ -61,7 +64,7 @@ impl SqliteTx<'_> {
         &self,
         batch: &[Order<'_>],
         firsts: Vec<usize>,
-    ) -> Result<(Vec<(usize, Option<Row>)>, Vec<usize>), LedgerError> {
+    ) -> Result<(Vec<Bare>, Vec<usize>), LedgerError> {
         if !self.ledger.has_bare {
             return Ok((Vec::new(), firsts));
         }

@@ -112,6 +112,7 @@ pub const CHECKS: &[Check] = &[
     ),
     ("an order that waits for its payer is settled or released by an act, once", acts::settle_orders),
     ("a held withdrawal is settled by an act, once", acts::settle_withdrawals),
+    ("an act is about the order of its activity, and the withdrawal of its user, alone", acts::same_number),
     ("a credited order is reversed once, never below 0, and never credited again", acts::reverse),
     ("what a payer paid is reversed from its settlement", acts::reverse_settled),
     ("an adjustment moves money between a user and a budget or a funding", acts::adjust),

@@ -1,14 +1,16 @@
 //! Acts of two operators: done once, by what is true then.
 
 use super::concurrent::all_at_once;
-use super::{Outcome, Place, budget, clean, id as name, ids as all, names, open, order, out, reserve, settled};
+use super::{
+    Outcome, Place, budget, clean, id as name, ids as all, names, open, order, out, reserve, settled,
+};
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use windfall_contract::accounts::{FlowKind, Reason, Status, Withdrawal, WithdrawalOutcome};
 use windfall_ledger::{
     ActFilter, ActOutcome, Attempt, BudgetSet, Deed, Ended, Finish, HoldOutcome, Ledger, LedgerError,
-    Operator, Order, OrderOutcome, Proposal, Proposed, StoredAct, Subject, WithdrawalStatus,
+    Operator, Order, OrderId, OrderOutcome, Proposal, Proposed, StoredAct, Subject, WithdrawalStatus,
 };
 
 const LONG: i64 = 1_000_000;
@@ -201,8 +203,9 @@ pub(super) fn settle_withdrawals(place: &dyn Place) -> Outcome {
     assert_eq!(both(&mut ledger, deed("r", 1, false))?.1, 2);
     assert_eq!(ledger.balance(1, "cash")?, 6);
     // Late answers move nothing.
-    let late =
-        ledger.transact(|tx| Ok((tx.give_back(&[(out(1, "p"), "no")], 7_000)?, tx.pay_out(&[out(1, "r")], 7_000)?)))?;
+    let late = ledger.transact(|tx| {
+        Ok((tx.give_back(&[(out(1, "p"), "no")], 7_000)?, tx.pay_out(&[out(1, "r")], 7_000)?))
+    })?;
     assert_eq!(late, (vec![Finish::Otherwise], vec![Finish::Otherwise]));
     let by_act = ledger.transact(|tx| tx.settled_by(Subject::Withdrawal { user_id: 1, id: "r" }))?;
     assert_eq!(by_act.map(|one| one.0), Some(false));
@@ -213,6 +216,76 @@ pub(super) fn settle_withdrawals(place: &dyn Place) -> Outcome {
     assert_eq!(ledger.withdrawal(out(1, "x"))?.map(|one| one.status), Some(WithdrawalStatus::Paid));
     assert_eq!(ledger.balance(1, "cash")?, 6);
     clean(place)
+}
+
+/// What acts do to an order, or to a withdrawal, they do to that of its activity, or of its user, alone.
+pub(super) fn same_number(place: &dyn Place) -> Outcome {
+    let mut ledger = open(place)?;
+    let autumn = |order: Order<'static>| Order { activity: "autumn", ..order };
+    let other = |trade_no| OrderId { activity: "autumn", trade_no };
+    ledger.set_budgets(&[budget(100, 3), BudgetSet { activity: "autumn", ..budget(100, 1) }])?;
+    // An order "act" of an activity "5" is no act, and neither is a withdrawal "act" of user 5.
+    ledger.apply(&[Order { activity: "5", ..order("act", 5, 9) }, order("w", 6, 9)])?;
+    ledger.transact(|tx| {
+        let both = [order("p", 1, 10), autumn(order("p", 2, 20)), order("r", 1, 3), autumn(order("r", 2, 4))];
+        assert_eq!(reserve(tx, &both, Attempt::Normal)?, [OrderOutcome::Reserved; 4]);
+        tx.apply(&[order("c", 1, 5), autumn(order("c", 2, 6))], Attempt::Normal)
+    })?;
+    let before = ledger.order(other("p"))?.ok_or("it is reserved")?;
+    let why = not_possible(&mut ledger, settle("p", true))?;
+    assert!(why.contains("autumn, spring"), "{why}");
+    let of = |activity: &str, trade_no: &str, paid| Deed::SettleOrder {
+        activity: activity.into(),
+        trade_no: trade_no.into(),
+        paid,
+    };
+    assert_eq!(both(&mut ledger, of("spring", "p", true))?.1, 10);
+    assert_eq!(ledger.order(name("p"))?.map(|order| order.status), Some(Status::Credited));
+    assert_eq!(ledger.order(other("p"))?, Some(before), "it is as it was");
+    assert_eq!(settled(place, "bank")?, 10);
+    let by_act = |tx: &mut windfall_ledger::Tx<'_>, activity| {
+        tx.settled_by(Subject::Order { activity, trade_no: "p" })
+    };
+    let found = ledger.transact(|tx| Ok((by_act(tx, "spring")?, by_act(tx, "autumn")?)))?;
+    assert!(found.0.is_some() && found.1.is_none(), "{found:?}");
+    clean(place)?;
+    // The other one ends by its payer, and one is released while the other is paid.
+    assert_eq!(ledger.transact(|tx| tx.post(&[other("p")], 7_000))?, [Finish::Done]);
+    let release = Deed::Release { activity: "autumn".into(), trade_no: "r".into() };
+    assert_eq!(both(&mut ledger, release)?.1, 4);
+    assert_eq!(ledger.transact(|tx| tx.post(&all(&["r"]), 7_000))?, [Finish::Done]);
+    assert_eq!(settled(place, "bank")?, 33);
+    // A reversal takes back that of its activity, and each is reversed once.
+    for (activity, amount) in [("autumn", 6), ("spring", 5)] {
+        let deed =
+            Deed::Reverse { activity: activity.into(), trade_no: "c".into(), take_what_is_there: false };
+        assert_eq!(both(&mut ledger, deed.clone())?.1, amount, "{activity}");
+        let again = ledger.transact(|tx| tx.propose_act(&proposal(deed.clone(), "another one")))?;
+        assert!(matches!(&again, Proposed::NotPossible(why) if why.contains("reversed before")), "{again:?}");
+        clean(place)?;
+    }
+    assert_eq!((ledger.balance(1, "cash")?, ledger.balance(2, "cash")?), (0, 0));
+    same_id(&mut ledger)?;
+    assert_eq!(both(&mut ledger, adjustment(5, "", 1, true))?.0, ActOutcome::Done);
+    assert_eq!(ledger.flow(5, 1)?[0].trade_no.split(' ').next(), Some("act"));
+    clean(place)
+}
+
+/// Users 5 and 6 have withdrawals of one id.
+fn same_id(ledger: &mut Ledger) -> Outcome {
+    let (five, six) = (take("act", 5, 2), take("act", 6, 3));
+    ledger.transact(|tx| tx.hold(&[(&five, "bank"), (&six, "bank")], 2_000))?;
+    let deed = |user_id| Deed::SettleWithdrawal { user_id, withdrawal: "act".into(), paid: false };
+    let why = not_possible(ledger, deed(0))?;
+    assert!(why.contains("5, 6"), "{why}");
+    assert_eq!(both(ledger, deed(6))?.1, 3);
+    let status = |ledger: &Ledger, user| {
+        Ok::<_, LedgerError>(ledger.withdrawal(out(user, "act"))?.map(|one| one.status))
+    };
+    assert_eq!(status(ledger, 6)?, Some(WithdrawalStatus::Refused));
+    assert_eq!(status(ledger, 5)?, Some(WithdrawalStatus::Held));
+    assert_eq!((ledger.balance(5, "cash")?, ledger.balance(6, "cash")?), (7, 9));
+    Ok(())
 }
 
 pub(super) fn reverse(place: &dyn Place) -> Outcome {
