@@ -59,7 +59,8 @@ pub fn read(path: &Path, make: &'static str) -> Result<Zeroizing<String>, KeyFil
     // Asked of the open file, not of the path, which may name another one by then.
     let metadata = file.metadata().map_err(|source| io("examine", path, source))?;
     let mode = metadata.mode() & 0o777;
-    if is_exposed(mode, metadata.uid(), rustix::process::geteuid().as_raw()) {
+    let reader = rustix::process::geteuid().as_raw();
+    if is_exposed(mode, metadata.uid(), reader, is_own_group(metadata.gid())) {
         return Err(KeyFileError::Exposed { path: path.to_owned(), mode });
     }
     if metadata.len() > FILE_MAX_BYTES {
@@ -76,9 +77,15 @@ pub fn read(path: &Path, make: &'static str) -> Result<Zeroizing<String>, KeyFil
 /// Whether others than its owner may read a file with this mode. One of root's that its group may read, and do no more with,
 /// is the service's own that is of that group: so Kubernetes mounts a Secret, and a service that cannot be given the file itself
 /// follows it while it runs. To root it says nothing.
-const fn is_exposed(mode: u32, owner: u32, reader: u32) -> bool {
-    let is_mounted_for_group = owner == 0 && reader != 0 && mode & 0o037 == 0;
+const fn is_exposed(mode: u32, owner: u32, reader: u32, is_own_group: bool) -> bool {
+    let is_mounted_for_group = owner == 0 && reader != 0 && is_own_group && mode & 0o037 == 0;
     mode & 0o077 != 0 && !is_mounted_for_group
+}
+
+/// Whether this process is of the group: what another group may read is not mounted for it.
+fn is_own_group(group: u32) -> bool {
+    let group = rustix::process::Gid::from_raw(group);
+    rustix::process::getegid() == group || rustix::process::getgroups().is_ok_and(|own| own.contains(&group))
 }
 
 /// Writes a key file where there is none. The caller holds its lock.
@@ -222,7 +229,8 @@ mod tests {
             (0o450, 0, SERVICE, true),
             (0o604, 0, SERVICE, true),
         ] {
-            assert_eq!(is_exposed(mode, owner, reader), is, "{mode:03o} of {owner} read by {reader}");
+            assert_eq!(is_exposed(mode, owner, reader, true), is, "{mode:03o} of {owner} read by {reader}");
         }
+        assert!(is_exposed(0o440, 0, SERVICE, false), "another group may read it");
     }
 }

@@ -25,7 +25,7 @@ impl KeyRingFile {
     /// The ring, where the file is another one than at the last look that could read it. What cannot be read is told once.
     /// Blocks for the disk.
     pub fn look(&mut self) -> Option<Result<KeyRing, String>> {
-        // First: a file that is replaced between the two is read again at the next look.
+        // Before and after: of a file that is replaced meanwhile nobody knows which of the two was loaded.
         let digest = digest_of(&self.path);
         if digest.is_some() && digest == self.digest {
             self.told = None;
@@ -33,7 +33,8 @@ impl KeyRingFile {
         }
         match KeyRing::load(&self.path) {
             Ok(ring) => {
-                (self.digest, self.told) = (digest, None);
+                let is_same = digest_of(&self.path) == digest;
+                (self.digest, self.told) = (digest.filter(|_| is_same), None);
                 Some(Ok(ring))
             }
             // Tried again at each look: its mode may be mended, which the file's bytes do not show.
