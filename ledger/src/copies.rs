@@ -81,8 +81,14 @@ pub struct TakenCopies {
 pub struct TakeCopies<'a> {
     /// The numbers of their budget keys.
     pub programs: &'a [i64],
-    /// They were due by this time.
+    /// The present time, in Unix milliseconds.
+    pub now_ms: i64,
+    /// They were due by this time; or …
     pub due_ms: i64,
+    /// … they are due further ahead of the present time than this and twice their age. No clock that is right sets that where
+    /// this is the time of a lease, or the age at which orders are listed, whichever is longer: whoever has taken or written
+    /// them had a clock that is ahead, and they would be nobody's until its time comes.
+    pub ahead_ms: i64,
     /// The end of the lease: they are due again by then, unless it is noted that they were written.
     pub lease_ends_ms: i64,
     /// The number of orders at most.
@@ -131,5 +137,62 @@ impl Ledger {
     /// [`LedgerError`]: they are due again when the lease ends.
     pub fn note_copies(&mut self, written: &[WrittenCopy<'_>]) -> Result<(), LedgerError> {
         self.store.note_copies(written)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Attempt, BudgetSet, LedgerOptions, Order};
+
+    const AFTER_MS: i64 = 100;
+    const LEASE_MS: i64 = 50;
+
+    /// Takes what a process takes whose clock is at this time, and returns how many these are.
+    fn take(ledger: &mut Ledger, now_ms: i64) -> u64 {
+        let programs: Vec<i64> = ledger.copy_keys().unwrap().iter().map(|key| key.program).collect();
+        let which = TakeCopies {
+            programs: &programs,
+            now_ms,
+            due_ms: now_ms,
+            ahead_ms: AFTER_MS.max(LEASE_MS),
+            lease_ends_ms: now_ms + LEASE_MS,
+            limit: 9,
+        };
+        let taken = ledger.take_copies(&which).unwrap();
+        assert_eq!(taken.orders.len() as u64, taken.due);
+        taken.due
+    }
+
+    #[test]
+    fn what_a_clock_that_is_ahead_has_taken_is_taken_at_its_time_all_the_same() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut ledger = Ledger::open(folder.path().join("ledger.db"), &LedgerOptions::default()).unwrap();
+        let (activity, scene, bonus_type) = ("spring", "rain", "cash");
+        ledger.set_budgets(&[BudgetSet { activity, scene, bonus_type, total: 9, shards: 1 }]).unwrap();
+        let order =
+            Order { trade_no: "a", user_id: 1, activity, scene, bonus_type, amount: 1, time_ms: 1_000 };
+        ledger.transact(|tx| tx.promise(&[order], Attempt::Normal)).unwrap();
+        let how = ListCopies { now_ms: 1_100, after_ms: AFTER_MS, pause_ms: 1, limit: 9 };
+        assert_eq!(ledger.list_copies(&how).unwrap(), Listing::Page(1));
+        assert_eq!((take(&mut ledger, 1_099), take(&mut ledger, 1_100), take(&mut ledger, 1_149)), (0, 1, 0));
+        let program = ledger.copy_keys().unwrap()[0].program;
+        let key = "a spring";
+        // It was written at an age of 100 and of 190: neither time is too far ahead.
+        for (now_ms, next_write_ms) in [(1_100, 1_200), (1_190, 1_200), (1_200, 1_400)] {
+            ledger.note_copies(&[WrittenCopy { program, key, next_write_ms }]).unwrap();
+            assert_eq!(take(&mut ledger, now_ms), 0, "{now_ms}");
+        }
+        // A process whose clock is a day ahead takes it, and dies.
+        let day_ms = 86_400_000;
+        assert_eq!(take(&mut ledger, 1_200 + day_ms), 1);
+        assert_eq!(
+            (take(&mut ledger, 1_201), take(&mut ledger, 1_202)),
+            (1, 0),
+            "once, by one of the others"
+        );
+        // Another one writes it, and says when it is due again.
+        ledger.note_copies(&[WrittenCopy { program, key, next_write_ms: 1_000 + day_ms }]).unwrap();
+        assert_eq!((take(&mut ledger, 1_203), take(&mut ledger, 1_204)), (1, 0));
     }
 }

@@ -66,24 +66,55 @@ fn pays() -> String {
     )
 }
 
+/// What only acts of operators move: what says so, a reversal, and whatever goes between a user and an activity's funding, or
+/// to a budget from elsewhere than that.
+pub(crate) fn moved_by_acts() -> String {
+    format!(
+        "(t.kind = {REVERSAL} OR t.reference LIKE '{ACT}%' OR (t.debit = {FUNDING} AND t.credit = {USER})
+             OR (t.debit = {USER} AND t.credit = {FUNDING}) OR (t.credit = {BUDGET} AND t.debit <> {FUNDING}))"
+    )
+}
+
+/// The name of a transfer `t` in [`moved_by_acts`], as [`done_acts`] has it: its reference, or `order` and the order's number and
+/// activity, as in an act's subject. It needs the names of the activity (`n`) beside it.
+pub(crate) fn act_of_transfer() -> String {
+    format!(
+        "CASE WHEN t.kind = {REVERSAL} THEN 'order ' || t.reference ||
+             CASE WHEN t.reference LIKE '% %' THEN '' ELSE ' ' || n.name END ELSE t.reference END"
+    )
+}
+
+/// The joins for [`act_of_transfer`].
+pub(crate) fn activity_of_transfer() -> String {
+    format!(
+        "LEFT JOIN programs p ON t.credit = {BUDGET} AND p.id = t.credit_holder LEFT JOIN names n ON n.id = p.activity"
+    )
+}
+
+/// The acts that moved money, by the names of their transfers.
+pub(crate) fn done_acts() -> String {
+    format!(
+        "SELECT a.id AS act, CASE a.kind WHEN 'adjust' THEN '{ACT}' || a.id ELSE a.subject END AS about, e.amount
+         FROM acts a JOIN act_ends e ON e.act = a.id WHERE e.outcome = 1 AND a.kind IN ('adjust', 'reverse')"
+    )
+}
+
 /// Each reversal and each adjustment has its act, and each act its transfer. A key is the number and the activity, as in an
 /// act's subject, or from before version 6 the number alone. Where there are no tables of acts, there are no such transfers.
 fn wrong_acts(has_acts: bool) -> String {
-    let moves = format!("t.kind = {REVERSAL} OR t.reference LIKE '{ACT}%'");
+    let moves = moved_by_acts();
     if !has_acts {
         return format!("SELECT count(*) FROM transfers t WHERE {moves}");
     }
     format!(
         "SELECT count(*) FROM (SELECT about FROM (
-             SELECT CASE WHEN t.kind = {REVERSAL} THEN 'order ' || t.reference ||
-                 CASE WHEN t.reference LIKE '% %' THEN '' ELSE ' ' || n.name END ELSE t.reference END AS about,
-                 t.amount FROM transfers t
-             LEFT JOIN programs p ON t.credit = {BUDGET} AND p.id = t.credit_holder LEFT JOIN names n ON n.id = p.activity
-             WHERE {moves}
+             SELECT {} AS about, t.amount FROM transfers t {} WHERE {moves}
              UNION ALL
-             SELECT CASE a.kind WHEN 'adjust' THEN '{ACT}' || a.id ELSE a.subject END, -e.amount
-             FROM acts a JOIN act_ends e ON e.act = a.id WHERE e.outcome = 1 AND a.kind IN ('adjust', 'reverse')
-         ) AS sides GROUP BY about HAVING sum(amount) <> 0 OR count(*) <> 2) AS wrong"
+             SELECT about, -amount FROM ({}) AS done
+         ) AS sides GROUP BY about HAVING sum(amount) <> 0 OR count(*) <> 2) AS wrong",
+        act_of_transfer(),
+        activity_of_transfer(),
+        done_acts()
     )
 }
 
@@ -129,7 +160,8 @@ fn unbalanced_bonus_types() -> String {
              JOIN names s ON s.id = p.scene JOIN names b ON b.id = p.asset WHERE s.name <> '' AND b.name <> ''
              UNION ALL
              SELECT asset, CASE debit WHEN {FUNDING} THEN -amount ELSE amount END FROM transfers
-             WHERE (debit = {FUNDING} AND credit = {USER}) OR (debit = {USER} AND credit = {FUNDING})
+             WHERE ((debit = {FUNDING} AND credit = {USER}) OR (debit = {USER} AND credit = {FUNDING}))
+                 AND reference LIKE '{ACT}%'
          ) AS sides GROUP BY asset HAVING sum(balance) <> 0) AS unbalanced"
     )
 }
@@ -211,7 +243,8 @@ fn used_and_reserved() -> [(&'static str, String); 2] {
     let pending = format!("CASE kind WHEN {PENDING} THEN amount ELSE -amount END");
     let back = format!(
         "SELECT credit_holder, -sum(amount) FROM transfers
-         WHERE credit = {BUDGET} AND debit <> {FUNDING} AND kind IN ({DIRECT}, {REVERSAL}) GROUP BY credit_holder"
+         WHERE credit = {BUDGET} AND debit <> {FUNDING}
+             AND (kind = {REVERSAL} OR (kind = {DIRECT} AND reference LIKE '{ACT}%')) GROUP BY credit_holder"
     );
     [
         ("used", format!("{} UNION ALL {back}", of("amount", format!("{DIRECT}, {POST}")))),

@@ -4,7 +4,7 @@ use crate::archive::{ArchiveEntry, Replay};
 use crate::contract::Transaction;
 use crate::error::LedgerError;
 use crate::key::{OrderId, WithdrawalId};
-use crate::model::{Attempt, BudgetRaised, BudgetSet, Finish, Order, OrderOutcome};
+use crate::model::{Attempt, Awaits, BudgetRaised, BudgetSet, Finish, Order, OrderOutcome};
 use crate::withdrawal::HoldOutcome;
 use std::collections::BTreeMap;
 use windfall_contract::accounts::Withdrawal;
@@ -94,6 +94,14 @@ impl<'l> Tx<'l> {
     /// [`LedgerError`]; the transaction is lost.
     pub fn orders(&mut self, ids: &[OrderId<'_>]) -> Result<Vec<Option<StoredOrder>>, LedgerError> {
         self.run(|tx| tx.orders(ids))
+    }
+
+    /// An order and, where it is reserved, what it waits for: locked until this transaction ends. `None` where it is not known.
+    ///
+    /// # Errors
+    /// [`LedgerError`]; the transaction is lost.
+    pub fn lock_order(&mut self, id: OrderId<'_>) -> Result<Option<(StoredOrder, Awaits)>, LedgerError> {
+        self.run(|tx| tx.lock_order(id))
     }
 
     /// The downstream has paid: credits reserved orders. Repeating it moves nothing.

@@ -4,8 +4,9 @@
 use std::path::Path;
 use windfall_contract::accounts::{Reason, Withdrawal};
 use windfall_ledger::{
-    Attempt, AuditLimits, AuditProgress, Auditor, BudgetSet, Compared, DifferenceState, Increment, Ledger,
-    LedgerOptions, Order, OrderId, Unbudgeted, WithdrawalId,
+    ActOutcome, Attempt, AuditLimits, AuditProgress, Auditor, BudgetSet, Compared, Deed, DifferenceState,
+    Ended, Increment, Ledger, LedgerOptions, Operator, Order, OrderId, Proposal, Proposed, StoredAct,
+    Unbudgeted, WithdrawalId,
 };
 
 const LIMITS: AuditLimits =
@@ -92,7 +93,7 @@ fn a_sound_ledger_has_no_difference_however_it_is_cut_into_ranges() {
 }
 
 /// A difference and the damage that makes it. The ledger was audited before.
-const DAMAGE: [(&str, &str); 19] = [
+const DAMAGE: [(&str, &str); 20] = [
     ("wrong_balance", "UPDATE accounts SET balance = balance + 1 WHERE kind = 0 AND holder = 1"),
     ("wrong_balance", "DELETE FROM accounts WHERE kind = 0 AND holder = 2"),
     ("wrong_balance", "INSERT INTO accounts VALUES (0, 3, 77, 5, 0)"),
@@ -117,6 +118,12 @@ const DAMAGE: [(&str, &str); 19] = [
         "double_credit",
         "INSERT INTO transfers SELECT 99, kind, asset, debit, debit_holder, credit, credit_holder, amount, id, 1, reference \
          FROM transfers WHERE reference = 'a spring'",
+    ),
+    (
+        "transfer_without_act",
+        "INSERT INTO transfers SELECT 99, 0, asset, 1, 1, 0, 1, 5, 0, 1, 'gift' FROM transfers WHERE reference = 'a spring'; \
+         UPDATE accounts SET balance = balance + 5 WHERE kind = 0 AND holder = 1 \
+         AND asset = (SELECT asset FROM transfers WHERE id = 99)",
     ),
     ("budget_over", "UPDATE budget_shards SET total = 0"),
     ("wrong_total", "UPDATE budget_shards SET total = total + 1 WHERE shard = 0"),
@@ -166,6 +173,69 @@ fn each_kind_of_damage_is_found_behind_the_position_and_before_it() {
         // The same difference is the same row, however often it is seen.
         audit(&mut auditor);
         assert_eq!(auditor.differences(None, 0, 1_000).unwrap().len(), first.len(), "{sql}");
+    }
+}
+
+/// Performs an act of two operators.
+fn act(ledger: &mut Ledger, deed: Deed) -> i64 {
+    let by = |name: &str| Operator { name: name.into(), actor: String::new() };
+    let proposal = Proposal {
+        deed,
+        reason: "why".into(),
+        evidence: "ticket".into(),
+        operator: by("ann"),
+        time_ms: 1,
+        expires_ms: 9,
+    };
+    let Proposed::Now(act) = ledger.transact(|tx| tx.propose_act(&proposal)).unwrap() else { panic!("new") };
+    let ended = ledger.transact(|tx| tx.approve_act(act.id, &by("bob"), 2)).unwrap();
+    let Ended::Now(StoredAct { end: Some(end), .. }) = ended else { panic!("{ended:?}") };
+    assert_eq!(end.outcome, ActOutcome::Done, "{end:?}");
+    act.id
+}
+
+#[test]
+fn what_acts_move_has_its_act_and_what_says_so_without_one_is_found() {
+    let forgeries = [
+        "INSERT INTO transfers SELECT 99, 0, asset, debit, debit_holder, credit, credit_holder, amount, 0, 1, reference \
+         FROM transfers WHERE reference = ' act 1'",
+        "INSERT INTO transfers SELECT 99, 0, asset, debit, debit_holder, credit, credit_holder, amount, 0, 1, ' act 77' \
+         FROM transfers WHERE reference = ' act 1'",
+        "INSERT INTO transfers SELECT 99, 4, asset, debit, debit_holder, credit, credit_holder, amount, 0, 1, 'b spring' \
+         FROM transfers WHERE kind = 4 LIMIT 1",
+        "INSERT INTO transfers SELECT 99, 0, asset, debit, debit_holder, credit, credit_holder, amount, 0, 1, 'b spring' \
+         FROM transfers WHERE kind = 4 LIMIT 1",
+    ];
+    for (increment_rows, forgery) in [1, 2, 100].iter().flat_map(|rows| forgeries.map(|sql| (*rows, sql))) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ledger.db");
+        let mut ledger = ledger(&path);
+        fill(&mut ledger);
+        let text = |text: &str| text.to_owned();
+        let adjust = |scene: &str, to_user| Deed::Adjust {
+            user_id: 1,
+            activity: text("spring"),
+            scene: text(scene),
+            bonus_type: text("cash"),
+            amount: 4,
+            to_user,
+        };
+        assert_eq!(act(&mut ledger, adjust("", true)), 1);
+        act(&mut ledger, adjust("", false));
+        act(&mut ledger, adjust("rain", true));
+        act(&mut ledger, adjust("rain", false));
+        for trade_no in ["a", "e"] {
+            let (activity, trade_no) = (text("spring"), text(trade_no));
+            act(&mut ledger, Deed::Reverse { activity, trade_no, take_what_is_there: false });
+        }
+        let mut auditor = Auditor::open(&path).unwrap().with_limits(AuditLimits { increment_rows, ..LIMITS });
+        let progress = audit(&mut auditor);
+        assert!(progress.is_clean(), "{progress:?}: {:?}", auditor.differences(None, 0, 9));
+        assert!(ledger.reconcile().unwrap().is_clean());
+        damage(&path, forgery);
+        let progress = audit(&mut auditor);
+        assert_eq!(progress.open.get("transfer_without_act"), Some(&1), "{forgery}: {:?}", progress.open);
+        assert!(ledger.reconcile().unwrap().wrong_acts > 0, "{forgery}");
     }
 }
 

@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use windfall_contract::accounts::{Reason, Withdrawal};
 use windfall_ledger::{
-    Attempt, AuditError, AuditLimits, AuditProgress, Auditor, BudgetSet, Compared, Finish, Increment, Ledger,
-    LedgerReader, Order, OrderId, PostgresOptions, Tx, WithdrawalId,
+    ActOutcome, Attempt, AuditError, AuditLimits, AuditProgress, Auditor, BudgetSet, Compared, Deed, Ended,
+    Finish, Increment, Ledger, LedgerReader, Operator, Order, OrderId, PostgresOptions, Proposal, Proposed,
+    StoredAct, Tx, WithdrawalId,
 };
 use windfall_servers::Servers;
 
@@ -202,6 +203,56 @@ fn a_transaction_that_stays_open_holds_the_position_up_and_nothing_else() {
     assert_eq!(differences(patient(|| auditor.compare(5))), 0);
     let progress = audit(&mut auditor);
     assert!(progress.is_clean() && progress.tail == 0, "{progress:?}");
+}
+
+/// Performs an act of two operators.
+fn act(ledger: &mut Ledger, deed: &Deed) {
+    let by = |name: &str| Operator { name: name.into(), actor: String::new() };
+    let proposal = Proposal {
+        deed: deed.clone(),
+        reason: "why".into(),
+        evidence: "ticket".into(),
+        operator: by("ann"),
+        time_ms: 1,
+        expires_ms: 9,
+    };
+    let Proposed::Now(act) = ledger.transact(|tx| tx.propose_act(&proposal)).unwrap() else { panic!("new") };
+    let ended = ledger.transact(|tx| tx.approve_act(act.id, &by("bob"), 2)).unwrap();
+    let Ended::Now(StoredAct { end: Some(end), .. }) = ended else { panic!("{ended:?}") };
+    assert_eq!(end.outcome, ActOutcome::Done, "{end:?}");
+}
+
+#[test]
+#[ignore = "needs real servers: ./dev test runs it"]
+fn what_acts_move_has_its_act_and_what_says_so_without_one_is_found() {
+    let place = Place::new("audit_acts");
+    let mut ledger = place.ledger();
+    budgets(&mut ledger);
+    for trade_no in ["a", "b"] {
+        ledger.transact(|tx| tx.apply(&[order(trade_no, 9)], Attempt::Normal)).unwrap();
+    }
+    let forge = |columns: &str, source: &str| {
+        let sql = format!(
+            "INSERT INTO transfers (id, kind, asset, debit, debit_holder, credit, credit_holder, amount, prev, time_ms, \
+             reference) SELECT {columns} FROM transfers WHERE {source} LIMIT 1"
+        );
+        assert_eq!(place.run(&sql).unwrap(), 1, "{sql}");
+    };
+    let mut auditor = place.auditor();
+    forge("-7, 0, asset, 1, 1, 0, 9, 5, 0, 1, 'gift'", "debit = 2");
+    assert_eq!(audit(&mut auditor).open["transfer_without_act"], 1, "there is no table of acts");
+    let (activity, scene, bonus_type) = ("spring".to_owned(), "rain".to_owned(), "cash".to_owned());
+    for (scene, to_user) in [(String::new(), true), (scene.clone(), true), (scene, false)] {
+        let (activity, bonus_type) = (activity.clone(), bonus_type.clone());
+        act(&mut ledger, &Deed::Adjust { user_id: 9, activity, scene, bonus_type, amount: 1, to_user });
+    }
+    act(&mut ledger, &Deed::Reverse { activity, trade_no: "a".into(), take_what_is_there: false });
+    assert_eq!(audit(&mut auditor).open["transfer_without_act"], 1, "acts are sound");
+    forge("-8, 0, asset, 1, 1, 0, 9, 5, 0, 1, 'another gift'", "debit = 2");
+    forge("-9, kind, asset, debit, debit_holder, credit, credit_holder, amount, 0, 1, reference", "kind = 4");
+    forge("-10, 0, asset, debit, debit_holder, credit, credit_holder, amount, 0, 1, ' act x'", "kind = 4");
+    assert_eq!(audit(&mut auditor).open["transfer_without_act"], 4);
+    assert!(ledger.reconcile().unwrap().wrong_acts >= 4);
 }
 
 #[test]

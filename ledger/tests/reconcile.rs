@@ -55,7 +55,7 @@ fn damaged_by(sql: &str) -> (Reconciliation, Vec<u32>) {
 #[test]
 fn each_kind_of_damage_is_found() {
     type Field = fn(&Reconciliation) -> u64;
-    let cases: [(&str, &str, Field); 22] = [
+    let cases: [(&str, &str, Field); 26] = [
         ("a transfer is gone", "DELETE FROM transfers WHERE reference = 'a spring'", |found| {
             found.orders_without_transfer
         }),
@@ -130,6 +130,36 @@ fn each_kind_of_damage_is_found() {
         ("an account below 0", "UPDATE accounts SET balance = -1 WHERE kind = 0 AND holder = 2", |found| {
             found.overdrawn
         }),
+        (
+            "a forged gift from a funding account, whose balance is raised",
+            "INSERT INTO transfers SELECT 99, 0, asset, 1, 1, 0, 1, 5, 0, 1, 'gift' FROM transfers WHERE reference = 'a spring'; \
+             UPDATE accounts SET balance = balance + 5 WHERE kind = 0 AND holder = 1 \
+             AND asset = (SELECT asset FROM transfers WHERE id = 99)",
+            |found| found.wrong_acts,
+        ),
+        (
+            "a forged gift from a funding account, whose balance is raised",
+            "INSERT INTO transfers SELECT 99, 0, asset, 1, 1, 0, 1, 5, 0, 1, 'gift' FROM transfers WHERE reference = 'a spring'; \
+             UPDATE accounts SET balance = balance + 5 WHERE kind = 0 AND holder = 1 \
+             AND asset = (SELECT asset FROM transfers WHERE id = 99)",
+            |found| found.unbalanced_bonus_types,
+        ),
+        (
+            "a forged return to a budget, which has given out less",
+            "INSERT INTO transfers SELECT 99, 0, asset, 0, 1, 2, debit_holder, 5, 0, 1, 'return' FROM transfers \
+             WHERE reference = 'a spring'; \
+             UPDATE accounts SET balance = balance - 5 WHERE kind = 0 AND holder = 1 \
+             AND asset = (SELECT asset FROM transfers WHERE id = 99); UPDATE budget_shards SET used = used - 5 WHERE shard = 0",
+            |found| found.wrong_acts,
+        ),
+        (
+            "a forged return to a budget, which has given out less",
+            "INSERT INTO transfers SELECT 99, 0, asset, 0, 1, 2, debit_holder, 5, 0, 1, 'return' FROM transfers \
+             WHERE reference = 'a spring'; \
+             UPDATE accounts SET balance = balance - 5 WHERE kind = 0 AND holder = 1 \
+             AND asset = (SELECT asset FROM transfers WHERE id = 99); UPDATE budget_shards SET used = used - 5 WHERE shard = 0",
+            |found| found.wrong_used,
+        ),
     ];
     for (name, sql, field) in cases {
         let (found, _) = damaged_by(sql);

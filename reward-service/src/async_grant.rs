@@ -16,7 +16,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use windfall_contract::accounts::{Reason, Status, StoredOrder};
 use windfall_contract::rewards::{GrantReply, RetryReason};
-use windfall_ledger::{ArchiveEntry, Attempt, Finish, LedgerError, OrderId, Replay, ReservedOrder, Tx};
+use windfall_ledger::{
+    ArchiveEntry, Attempt, Awaits, Finish, LedgerError, OrderId, Replay, ReservedOrder, Tx,
+};
 use windfall_proto::event::EventRef;
 
 /// The queue in which events wait that are granted later.
@@ -224,12 +226,12 @@ pub enum ReleaseError {
     },
     /// It waits for its payer, which may have paid it: two operators release it.
     #[error(
-        "order {trade_no} waits for its payer {payer}, which may have paid it: two operators have to release or settle it"
+        "order {trade_no} waits for its payer {payer:?}, which may have paid it: two operators have to release or settle it"
     )]
     WaitsForPayer {
         /// The order.
         trade_no: String,
-        /// Its payer.
+        /// Its payer; empty where version 1 of the schema did not store its name.
         payer: String,
     },
     /// The call names no actor.
@@ -300,9 +302,10 @@ impl RewardHandle {
                     return Err(LedgerError::Unavailable(STOPPED.into()));
                 }
                 let id = OrderId { activity: &activity, trade_no: &own };
-                let Some(order) = tx.order(id)? else { return Ok(Released::NotReserved) };
-                // It may have paid: giving that up takes two operators.
-                if order.status == Status::Reserved && !order.payer.is_empty() {
+                // Under its lock: a payer that is about to be asked has the order before, or finds it ended.
+                let Some((order, awaits)) = tx.lock_order(id)? else { return Ok(Released::NotReserved) };
+                // A payer may have paid it, whether its name is stored or not: giving that up takes two operators.
+                if order.status == Status::Reserved && awaits != Awaits::Event {
                     return Ok(Released::WaitsForPayer(order.payer));
                 }
                 if tx.release(&[(id, Reason::Released)], now_ms)?.first() != Some(&Finish::Done) {

@@ -140,11 +140,14 @@ impl AsyncGrants {
                 break;
             }
             let (own, now_ms) = (programs.clone(), self.now_ms());
+            let lease_ms = again.lease_ms.clamp(1, 3_600_000);
             let taken = self.rewards().call(move |ledger| {
                 ledger.take_copies(&TakeCopies {
                     programs: &own,
+                    now_ms,
                     due_ms: now_ms.saturating_sub(signed(overdue_ms)),
-                    lease_ends_ms: now_ms.saturating_add(signed(again.lease_ms.clamp(1, 3_600_000))),
+                    ahead_ms: signed(lease_ms.max(again.after_ms())),
+                    lease_ends_ms: now_ms.saturating_add(signed(lease_ms)),
                     limit: PAGE,
                 })
             });

@@ -14,7 +14,9 @@ use tokio::sync::Semaphore;
 use windfall_contract::accounts::{Accounts, Status, Withdrawal, WithdrawalOutcome};
 use windfall_contract::connector::{Connector, PayAnswer, PayOrder};
 use windfall_contract::rewards::{GrantReply, Rejection, Rewards};
-use windfall_ledger::{ActOutcome, ArchiveFilter, Deed, LedgerReader, Operator};
+use windfall_ledger::{
+    ActOutcome, ArchiveFilter, Attempt, BudgetSet, Deed, Ledger, LedgerOptions, LedgerReader, Operator, Order,
+};
 use windfall_reward_service::{
     ActAnswer, ActError, ConnectorOptions, Payer, ReleaseError, RewardHandle, RewardOptions,
 };
@@ -174,6 +176,43 @@ async fn what_was_settled_as_returned_is_replayed_with_the_same_payer() {
     assert_eq!(entry.reason, "released");
     assert_eq!(rewards.replay(entry.id, "ann").await.unwrap().reply, GrantReply::Credited);
     assert_eq!(payer.calls.load(Ordering::SeqCst), 2, "the same payer, with the same key");
+    rewards.close();
+    assert_clean(folder.path());
+}
+
+/// Version 1 of the schema did not store which payer was asked.
+#[tokio::test]
+async fn one_operator_alone_releases_only_what_waits_for_its_event() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut ledger = Ledger::open(support::ledger_path(folder.path()), &LedgerOptions::default()).unwrap();
+    let order = |trade_no| Order {
+        trade_no,
+        user_id: 7,
+        activity: support::id("").activity,
+        scene: "rain",
+        bonus_type: "cash",
+        amount: 1,
+        time_ms: 1,
+    };
+    let budget = BudgetSet {
+        activity: support::id("").activity,
+        scene: "rain",
+        bonus_type: "cash",
+        total: 9,
+        shards: 1,
+    };
+    ledger.set_budgets(&[budget]).unwrap();
+    ledger.transact(|tx| tx.reserve(&[order("x")], &[""], Attempt::Normal)).unwrap();
+    ledger.transact(|tx| tx.promise(&[order("y")], Attempt::Normal)).unwrap();
+    drop(ledger);
+    let rewards = start(folder.path());
+    for activity in [None, Some(support::id("").activity)] {
+        let alone = rewards.release(activity, "x", "ann").await;
+        assert!(matches!(alone, Err(ReleaseError::WaitsForPayer { .. })), "{alone:?}");
+    }
+    rewards.release(None, "y", "ann").await.unwrap();
+    let again = rewards.release(None, "y", "ann").await;
+    assert!(matches!(again, Err(ReleaseError::NotReserved(_))), "{again:?}");
     rewards.close();
     assert_clean(folder.path());
 }

@@ -384,12 +384,24 @@ async fn two_services_write_one_copy_for_each_due_time() {
     now.fetch_add(4_000, Ordering::SeqCst);
     let (again_short, now_ms) =
         (Again { lease_ms: 500, ..again }, i64::try_from(now.load(Ordering::SeqCst)).unwrap());
-    let taken = started[0].call(move |ledger| {
-        let programs: Vec<i64> = ledger.copy_keys()?.iter().map(|key| key.program).collect();
-        let (due_ms, lease_ends_ms) = (now_ms, now_ms + 500);
-        ledger.take_copies(&TakeCopies { programs: &programs, due_ms, lease_ends_ms, limit: 10_000 })
-    });
-    assert_eq!(taken.await.unwrap().orders.len(), ORDERS);
+    let take = |now_ms| {
+        started[0].call(move |ledger| {
+            let programs: Vec<i64> = ledger.copy_keys()?.iter().map(|key| key.program).collect();
+            let (due_ms, ahead_ms, lease_ends_ms) = (now_ms, 1_000, now_ms + 500);
+            let programs = &programs;
+            ledger.take_copies(&TakeCopies {
+                programs,
+                now_ms,
+                due_ms,
+                ahead_ms,
+                lease_ends_ms,
+                limit: 10_000,
+            })
+        })
+    };
+    // Its clock was a day ahead before, and it took them for tomorrow.
+    assert_eq!(take(now_ms + 86_400_000).await.unwrap().orders.len(), ORDERS);
+    assert_eq!(take(now_ms).await.unwrap().orders.len(), ORDERS);
     started[0].close();
     assert_eq!(grants[1].write_again(again_short, |_, _, _| false).await.unwrap(), Rewritten::default());
     now.fetch_add(500, Ordering::SeqCst);

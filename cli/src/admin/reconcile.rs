@@ -1,7 +1,7 @@
 //! `windfall reconcile`: what differs in a ledger in use, as its auditor has found it; or the files of a demo.
 
 use super::ask::{more, show, value};
-use super::utc;
+use super::{now_ms, utc};
 use crate::demo;
 use crate::outcome::Outcome;
 use anyhow::{Context, Result, bail};
@@ -18,7 +18,8 @@ pub struct ReconcileArgs {
     #[arg(long)]
     data: Option<PathBuf>,
     /// The address of a running auditor: https://host:port, or http://host:port on this machine. The exit code is 0 if nothing
-    /// differs, and 1 if anything does that nobody has resolved, or if the ledger was not read and swept as a whole yet
+    /// differs, and 1 if anything does that nobody has resolved, or if that is not known: the ledger was not swept as a whole yet,
+    /// or nothing was compared in the last ten minutes
     #[arg(long, value_name = "URL")]
     server: Option<String>,
     /// The file with the bearer key of a caller with the role operate [default: the environment variable WINDFALL_KEY]
@@ -100,6 +101,8 @@ async fn ask(client: &AuditsClient, args: &ReconcileArgs) -> Result<Outcome, Cal
         return Ok(Outcome::Clean);
     }
     let audit = client.get().await?;
+    let not_known = not_known(&audit, i64::try_from(now_ms()).unwrap_or(i64::MAX));
+    let is_clean = audit.differences.is_empty() && not_known.is_none();
     let (mut listed, mut next_after) = (Vec::new(), args.after);
     // Those that are resolved may be many more than the others.
     while let Ok(left) = usize::try_from(args.limit).map(|limit| limit.saturating_sub(listed.len()))
@@ -119,35 +122,56 @@ async fn ask(client: &AuditsClient, args: &ReconcileArgs) -> Result<Outcome, Cal
         let differences: Vec<_> = listed.iter().map(value).collect();
         println!(
             "{:#}",
-            json!({"clean": is_clean(&audit), "audit": value(&audit), "differences": differences})
+            json!({"clean": is_clean, "not_known": not_known, "audit": value(&audit), "differences": differences})
         );
     } else {
         if !listed.is_empty() {
             show(&listed, false);
         }
-        println!("{}", summary(&audit));
+        println!("{}", summary(&audit, not_known.as_deref()));
         more(is_full, listed.last().map_or(0, |last| last.id));
     }
-    Ok(if is_clean(&audit) { Outcome::Clean } else { Outcome::Damage })
+    Ok(if is_clean { Outcome::Clean } else { Outcome::Damage })
 }
 
-/// Whether the ledger was read and swept as a whole, and nothing differs.
-fn is_clean(audit: &GetAuditReply) -> bool {
-    audit.differences.is_empty() && !audit.is_behind && audit.sweeps > 0
+/// How old the last comparison may be. Rounds are seconds apart.
+const COMPARED_AGE_MAX_MS: u64 = 600_000;
+
+/// Why nobody knows whether anything differs at present.
+fn not_known(audit: &GetAuditReply, now_ms: i64) -> Option<String> {
+    if audit.is_behind {
+        Some("too many transfers are unread, and nothing is compared".into())
+    } else if audit.compared_ms == 0 {
+        Some("nothing was ever compared".into())
+    } else if audit.compared_ms.abs_diff(now_ms) >= COMPARED_AGE_MAX_MS {
+        // One that lies in the future was made by a clock that is wrong, or this one is.
+        let at = at(audit.compared_ms);
+        Some(format!(
+            "nothing was compared in the last ten minutes: the auditor is stopped or fails; last {at}"
+        ))
+    } else if audit.sweeps == 0 {
+        Some("the first sweep has not ended".into())
+    } else {
+        None
+    }
 }
 
-fn summary(audit: &GetAuditReply) -> String {
-    let at = |ms: i64| u64::try_from(ms).ok().filter(|ms| *ms > 0).map_or_else(|| "never".to_owned(), utc);
+fn at(ms: i64) -> String {
+    u64::try_from(ms).ok().filter(|ms| *ms > 0).map_or_else(|| "never".to_owned(), utc)
+}
+
+fn summary(audit: &GetAuditReply, not_known: Option<&str>) -> String {
     let (mut open, mut acknowledged) = (0, 0);
     for kind in &audit.differences {
         open += kind.open;
         acknowledged += kind.acknowledged;
     }
-    let state = match (audit.differences.is_empty(), audit.is_behind, audit.sweeps) {
-        (false, ..) => format!("{open} differences are open, {acknowledged} acknowledged"),
-        (true, true, _) => "not known: too many transfers are unread, and nothing is compared".to_owned(),
-        (true, false, 0) => "not known: the first sweep has not ended".to_owned(),
-        (true, false, _) => "nothing differs".to_owned(),
+    let differ = format!("{open} differences are open, {acknowledged} acknowledged");
+    let state = match (audit.differences.is_empty(), not_known) {
+        (false, None) => differ,
+        (false, Some(why)) => format!("{differ}, and whether there are more is not known: {why}"),
+        (true, Some(why)) => format!("not known: {why}"),
+        (true, None) => "nothing differs".to_owned(),
     };
     format!(
         "{state}; {} transfers were read, {} are unread; compared {}, swept {} times, last {}",
@@ -165,13 +189,21 @@ mod tests {
     use windfall_proto::v1::DifferenceCount;
 
     #[test]
-    fn only_a_ledger_that_was_swept_as_a_whole_is_clean() {
-        let swept = GetAuditReply { sweeps: 1, ..GetAuditReply::default() };
-        assert!(is_clean(&swept));
-        assert!(!is_clean(&GetAuditReply::default()));
-        assert!(!is_clean(&GetAuditReply { is_behind: true, ..swept.clone() }));
+    fn only_a_ledger_that_was_swept_as_a_whole_and_is_compared_is_known() {
+        const NOW_MS: i64 = 1_800_000_000_000;
+        let swept = GetAuditReply { sweeps: 1, compared_ms: NOW_MS - 599_999, ..GetAuditReply::default() };
+        assert_eq!(not_known(&swept, NOW_MS), None);
+        let why = |audit: GetAuditReply| not_known(&audit, NOW_MS).unwrap_or_default();
+        assert!(why(GetAuditReply::default()).contains("ever compared"));
+        assert!(why(GetAuditReply { is_behind: true, ..swept.clone() }).contains("unread"));
+        assert!(why(GetAuditReply { sweeps: 0, ..swept.clone() }).contains("sweep"));
+        for compared_ms in [NOW_MS - 600_000, NOW_MS + 600_000] {
+            assert!(why(GetAuditReply { compared_ms, ..swept.clone() }).contains("ten minutes"));
+        }
+        assert!(summary(&swept, None).starts_with("nothing differs"));
         let kind = "wrong_balance".to_owned();
         let acknowledged = DifferenceCount { kind, open: 0, acknowledged: 1 };
-        assert!(!is_clean(&GetAuditReply { differences: vec![acknowledged], ..swept }));
+        let known = GetAuditReply { differences: vec![acknowledged], ..swept };
+        assert!(summary(&known, Some("why")).starts_with("0 differences are open, 1 acknowledged, and"));
     }
 }

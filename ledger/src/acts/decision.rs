@@ -5,6 +5,7 @@ use crate::error::LedgerError;
 use crate::model::{Awaits, Finish};
 use crate::withdrawal::StoredWithdrawal;
 use windfall_contract::accounts::{Status, StoredOrder};
+use windfall_proto::order::AMOUNT_MAX;
 
 /// The longest reason and evidence, in bytes.
 const TEXT_MAX_BYTES: usize = 1_000;
@@ -59,8 +60,10 @@ pub(crate) fn check(proposal: &Proposal) -> Result<(), LedgerError> {
         | Deed::Release { activity, trade_no }
         | Deed::Reverse { activity, trade_no, .. } => &[activity, trade_no],
         Deed::SettleWithdrawal { withdrawal, .. } => &[withdrawal],
-        Deed::Adjust { activity, bonus_type, amount, .. } if *amount >= 1 => &[activity, bonus_type],
-        Deed::Adjust { .. } => return invalid("an adjustment is of 1 at least".into()),
+        Deed::Adjust { activity, bonus_type, amount, .. } if (1..=AMOUNT_MAX).contains(amount) => {
+            &[activity, bonus_type]
+        }
+        Deed::Adjust { .. } => return invalid(format!("an adjustment is of 1 to {AMOUNT_MAX}")),
         Deed::Freeze { .. } | Deed::Thaw { .. } => &[],
     };
     let scene = if let Deed::Adjust { scene, .. } = deed { scene.as_str() } else { "" };
@@ -207,6 +210,22 @@ mod tests {
         assert!(text.starts_with(r#"{"kind":"reverse""#), "{text}");
         assert_eq!(serde_json::from_str::<Deed>(&text).unwrap(), deed);
         assert_eq!(deed.subject().to_string(), "order t a b");
+    }
+
+    #[test]
+    fn an_adjustment_is_of_no_more_than_an_order() {
+        let (activity, scene, bonus_type) = ("a".to_owned(), "s".to_owned(), "cash".to_owned());
+        let deed = Deed::Adjust { user_id: 7, activity, scene, bonus_type, amount: 1, to_user: true };
+        for (own, is_allowed) in
+            [(0, false), (1, true), (AMOUNT_MAX, true), (AMOUNT_MAX + 1, false), (i64::MAX, false)]
+        {
+            let mut deed = deed.clone();
+            if let Deed::Adjust { amount, .. } = &mut deed {
+                *amount = own;
+            }
+            let asked = Proposal { deed, ..act(None).proposal };
+            assert_eq!(check(&asked).is_ok(), is_allowed, "{own}");
+        }
     }
 
     #[test]

@@ -318,7 +318,8 @@ impl Tx<'_> {
         self.run(|tx| tx.withdrawal(id))
     }
 
-    /// The act by which two operators have settled this order or withdrawal: whether it was paid, and the act's number.
+    /// The act by which two operators have settled this order or withdrawal, as long as that is how it stands: whether it was
+    /// paid, and the act's number. `None` also where it was decided again since, or released.
     ///
     /// # Errors
     /// [`LedgerError`]; the transaction is lost.

@@ -74,6 +74,9 @@ pub(crate) trait AuditDb: Debug + Send {
     /// A transfer at a place that no transaction has reached: its number and its place.
     fn ahead(&self) -> Result<Option<(i64, i64)>, LedgerError>;
 
+    /// Whether the tables of operators' acts are there.
+    fn has_acts(&self) -> Result<bool, LedgerError>;
+
     fn guard_by(&mut self, guard: Arc<Guard>) -> Result<(), OpenError>;
 
     /// Compares the ledger with its marks now.

@@ -32,6 +32,8 @@ pub enum DifferenceKind {
     WrongReserved,
     /// A movement of a withdrawal that is not there.
     MovementWithoutWithdrawal,
+    /// A transfer that only an act of two operators makes, and no done act stands for it, or another one does already.
+    TransferWithoutAct,
     /// A withdrawal whose movements are not those that its status says.
     WrongWithdrawal,
     /// More of something is wrong than is listed.
@@ -40,7 +42,7 @@ pub enum DifferenceKind {
 
 impl DifferenceKind {
     /// All of them.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::TransferWithoutOrder,
         Self::DoubleCredit,
         Self::TransferMismatch,
@@ -53,6 +55,7 @@ impl DifferenceKind {
         Self::WrongUsed,
         Self::WrongReserved,
         Self::MovementWithoutWithdrawal,
+        Self::TransferWithoutAct,
         Self::WrongWithdrawal,
         Self::MoreThanListed,
     ];
@@ -72,6 +75,7 @@ impl DifferenceKind {
             Self::WrongUsed => "wrong_used",
             Self::WrongReserved => "wrong_reserved",
             Self::MovementWithoutWithdrawal => "movement_without_withdrawal",
+            Self::TransferWithoutAct => "transfer_without_act",
             Self::WrongWithdrawal => "wrong_withdrawal",
             Self::MoreThanListed => "more_than_listed",
         }

@@ -8,6 +8,7 @@ use crate::journal::{
     BUDGET, CLEARING, DIRECT, FUNDING, PAYOUT, PENDING, POST, REVERSAL, SETTLEMENT, USER, VOID,
 };
 use crate::key::{ACT, number_of};
+use crate::reconcile::{act_of_transfer, activity_of_transfer, done_acts, moved_by_acts};
 
 /// `audit_sums.kind` of what a budget key gave; its own number is that of the budget's account.
 pub(super) const USED: i64 = BUDGET;
@@ -15,6 +16,9 @@ pub(super) const USED: i64 = BUDGET;
 pub(super) const RESERVED: i64 = 3;
 /// … and of what funded it.
 pub(super) const FUNDED: i64 = 4;
+
+/// … and of what the transfers of an act moved, whose number is the holder; it has no asset.
+const ACTED: i64 = 5;
 
 /// The differences of a kind that are noted one by one in an increment or a comparison; what is beyond is one more.
 pub(super) const FOUND_MAX: usize = 1_000;
@@ -97,6 +101,49 @@ fn wrong_payments(place: &str) -> String {
     )
 }
 
+/// What only acts move, of the range: each transfer with the name of its act.
+fn acted(place: &str) -> String {
+    format!(
+        "{}, acted AS MATERIALIZED (SELECT t.id, t.asset, t.amount, t.reference, {} AS about FROM moved t {} WHERE {})",
+        range(place),
+        act_of_transfer(),
+        activity_of_transfer(),
+        moved_by_acts()
+    )
+}
+
+fn add_to_acts(place: &str) -> String {
+    format!(
+        "{} INSERT INTO audit_sums (kind, asset, holder, amount)
+        SELECT {ACTED}, 0, d.act, CAST(sum(t.amount) AS bigint) FROM acted t JOIN ({}) d ON d.about = t.about
+        GROUP BY d.act ORDER BY d.act
+        ON CONFLICT (kind, asset, holder) DO UPDATE SET amount = audit_sums.amount + excluded.amount",
+        acted(place),
+        done_acts()
+    )
+}
+
+/// Transfers that only acts make, and no done act stands for them with their amount, or not for them alone. An act ends in the
+/// transaction that makes its transfer, so it is seen whenever that is.
+fn without_act(place: &str, has_acts: bool) -> String {
+    let wrong = if has_acts {
+        format!(
+            "LEFT JOIN ({}) d ON d.about = t.about
+            LEFT JOIN audit_sums s ON s.kind = {ACTED} AND s.asset = 0 AND s.holder = d.act
+            WHERE d.act IS NULL OR d.amount <> t.amount OR s.amount <> d.amount",
+            done_acts()
+        )
+    } else {
+        String::new()
+    };
+    format!(
+        "{} SELECT t.id, t.reference, t.amount, n.name FROM acted t LEFT JOIN names n ON n.id = t.asset {wrong}
+        ORDER BY t.id LIMIT {}",
+        acted(place),
+        FOUND_MAX + 1
+    )
+}
+
 fn moves_without_withdrawal(place: &str) -> String {
     format!(
         "SELECT t.id, t.reference, t.amount FROM transfers t LEFT JOIN withdrawals w ON w.withdrawal_key = t.reference
@@ -153,7 +200,11 @@ pub(super) fn run(db: &dyn AuditDb, limits: AuditLimits, now_ms: i64) -> Result<
         db.execute(&add_to_sums(place), &params)?;
         db.execute(&add_to_pending(place), &params)?;
         db.execute("DELETE FROM audit_pending WHERE amount = 0", &[])?;
-        let found = find(db, &params)?;
+        let has_acts = db.has_acts()?;
+        if has_acts {
+            db.execute(&add_to_acts(place), &params)?;
+        }
+        let found = find(db, &params, has_acts)?;
         done.differences = note(db, &found, now_ms)?;
     }
     let read = transfers.saturating_add(i64::try_from(done.transfers).unwrap_or(i64::MAX));
@@ -164,7 +215,7 @@ pub(super) fn run(db: &dyn AuditDb, limits: AuditLimits, now_ms: i64) -> Result<
     Ok(done)
 }
 
-fn find(db: &dyn AuditDb, params: &[Value<'_>; 2]) -> Result<Vec<Found>, LedgerError> {
+fn find(db: &dyn AuditDb, params: &[Value<'_>; 2], has_acts: bool) -> Result<Vec<Found>, LedgerError> {
     let place = db.place();
     let mut found = Vec::new();
     let payments = db.rows(&wrong_payments(place), params)?;
@@ -189,7 +240,17 @@ fn find(db: &dyn AuditDb, params: &[Value<'_>; 2]) -> Result<Vec<Found>, LedgerE
         let subject = format!("transfer {}", row[0].int()?);
         found.push(Found::new(DifferenceKind::MovementWithoutWithdrawal, subject, detail));
     }
-    if payments.len() > FOUND_MAX || moves.len() > FOUND_MAX {
+    let acted = db.rows(&without_act(place, has_acts), params)?;
+    for row in &acted {
+        let (id, amount, reference, bonus_type) =
+            (row[0].int()?, row[2].int()?, row[1].text(), row[3].text());
+        let detail = format!(
+            "{amount} {bonus_type}, reference {:?}: no act of two operators stands for it, or it has another transfer, too",
+            reference.trim()
+        );
+        found.push(Found::new(DifferenceKind::TransferWithoutAct, format!("transfer {id}"), detail));
+    }
+    if [&payments, &moves, &acted].iter().any(|rows| rows.len() > FOUND_MAX) {
         let [Value::Int(from), Value::Int(to)] = params else { return Ok(found) };
         let subject = format!("transfers from place {from} up to {to}");
         let detail = "more of them are wrong than are listed; reconcile the ledger as a whole".to_owned();

@@ -140,7 +140,8 @@ fn first(rows: &[Row]) -> Result<Option<(StoredAct, i64)>, LedgerError> {
     rows.first().map(stored).transpose()
 }
 
-/// Whether the tables are there. Once they are, they stay, and a connection asks no more.
+/// Whether the tables are there. Once they are, they stay, and a connection asks no more until a transaction is rolled back,
+/// which may have made them.
 pub(super) fn are_there(session: &Session) -> Result<bool, LedgerError> {
     if session.has_acts() {
         return Ok(true);

@@ -1,5 +1,6 @@
 //! An auditor's connection to a ledger in PostgreSQL ([`crate::audit`]). A transfer's place is the number of its transaction.
 
+use super::acts;
 use super::budget_keys::cell;
 use super::link::{Address, Link, Purpose};
 use super::options::PostgresOptions;
@@ -178,6 +179,10 @@ impl AuditDb for PgAudit {
     fn ahead(&self) -> Result<Option<(i64, i64)>, LedgerError> {
         let rows = self.session()?.query(AHEAD, &[])?;
         rows.first().map(|row| Ok((cell(row, 0)?, cell(row, 1)?))).transpose()
+    }
+
+    fn has_acts(&self) -> Result<bool, LedgerError> {
+        acts::are_there(&*self.session()?)
     }
 
     fn guard_by(&mut self, guard: Arc<Guard>) -> Result<(), OpenError> {

@@ -69,6 +69,12 @@ const KEYS: &str = "SELECT p.id, a.name, s.name, b.name FROM programs p JOIN nam
 /// locked, or has another time by then, and is passed over.
 const DUE: &str = "SELECT program, reference FROM order_copies WHERE program = ANY($1) AND next_write_ms <= $2 \
     ORDER BY next_write_ms LIMIT $3 FOR UPDATE SKIP LOCKED";
+/// $1 are budget keys, $2 the present time, $3 how far ahead a time may be beside twice the order's age, $4 the limit.
+const TOO_FAR: &str = "SELECT c.program, c.reference FROM order_copies c \
+    JOIN orders o ON o.order_key = c.reference AND o.program = c.program \
+    WHERE c.program = ANY($1) AND c.next_write_ms > $2::bigint + $3::bigint \
+        AND c.next_write_ms > $2::bigint + $3::bigint + 2 * abs($2::bigint - o.created_ms) \
+    LIMIT $4 FOR UPDATE OF c SKIP LOCKED";
 const RESERVED: &str = "SELECT o.order_key, o.user_id, a.name, s.name, b.name, o.amount, o.status, o.reason, o.created_ms, \
     o.took_ms, o.payer, o.program FROM unnest($1::bigint[], $2::text[]) AS d(program, reference) \
     JOIN orders o ON o.order_key = d.reference AND o.program = d.program \
@@ -140,7 +146,12 @@ pub(super) fn take(session: &Session, which: &TakeCopies<'_>) -> Result<TakenCop
 
 /// Takes what is due in the open transaction, which keeps it locked.
 fn take_locked(session: &Session, which: &TakeCopies<'_>) -> Result<TakenCopies, LedgerError> {
-    let rows = session.query(DUE, &[&which.programs, &which.due_ms, &i64::from(which.limit)])?;
+    let limit = i64::from(which.limit);
+    let mut rows = session.query(DUE, &[&which.programs, &which.due_ms, &limit])?;
+    let left = limit - i64::try_from(rows.len()).unwrap_or(i64::MAX);
+    if left > 0 {
+        rows.extend(session.query(TOO_FAR, &[&which.programs, &which.now_ms, &which.ahead_ms, &left])?);
+    }
     let mut due = BTreeSet::new();
     for row in &rows {
         due.insert((cell::<i64>(row, 0)?, cell::<String>(row, 1)?));

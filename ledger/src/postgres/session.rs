@@ -292,6 +292,8 @@ impl Session {
 
     /// Ends the open transaction, if there is one, without a commit. A connection that cannot is given up.
     pub fn roll_back(&self) {
+        // Perhaps that transaction made them.
+        self.has_acts.set(false);
         if !self.is_broken()
             && let Err(error) = self.batch("ROLLBACK")
         {

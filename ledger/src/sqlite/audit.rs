@@ -2,7 +2,7 @@
 //! number: one writer draws the numbers under the file's write lock, so whatever can be read is final, and nothing comes in
 //! front of it any more.
 
-use super::{position, schema};
+use super::{acts, position, schema};
 use crate::audit::{AuditDb, AuditError, Cell, Value, tables};
 use crate::error::{LedgerError, OpenError};
 use crate::guard::Guard;
@@ -106,6 +106,10 @@ impl AuditDb for SqliteAudit {
 
     fn ahead(&self) -> Result<Option<(i64, i64)>, LedgerError> {
         Ok(None)
+    }
+
+    fn has_acts(&self) -> Result<bool, LedgerError> {
+        acts::are_there(&self.db)
     }
 
     fn guard_by(&mut self, guard: Arc<Guard>) -> Result<(), OpenError> {

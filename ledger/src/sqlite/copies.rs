@@ -98,12 +98,21 @@ pub(super) fn take(db: &Connection, which: &TakeCopies<'_>) -> Result<TakenCopie
         let left = u64::from(which.limit).saturating_sub(taken.due);
         let due: Vec<String> = tx
             .prepare_cached(
-                "SELECT reference FROM order_copies WHERE program = ?1 AND next_write_ms <= ?2 \
+                "SELECT reference FROM order_copies c WHERE program = ?1 AND (next_write_ms <= ?2 \
+                 OR (next_write_ms > ?4 + ?5 AND next_write_ms > ?4 + ?5 + 2 * (SELECT abs(?4 - o.created_ms) \
+                 FROM orders o WHERE o.order_key = c.reference AND o.program = c.program))) \
                  ORDER BY next_write_ms LIMIT ?3",
             )?
-            .query_map(params![program, which.due_ms, i64::try_from(left).unwrap_or(i64::MAX)], |row| {
-                row.get(0)
-            })?
+            .query_map(
+                params![
+                    program,
+                    which.due_ms,
+                    i64::try_from(left).unwrap_or(i64::MAX),
+                    which.now_ms,
+                    which.ahead_ms
+                ],
+                |row| row.get(0),
+            )?
             .collect::<Result<_, _>>()?;
         taken.due += due.len() as u64;
         for reference in due {

@@ -173,6 +173,16 @@ pub(super) fn settle_orders(place: &dyn Place) -> Outcome {
         (found.0.map(|one| one.0), found.1.map(|one| one.0), found.2),
         (Some(true), Some(false), None)
     );
+    // A replay asks the payer again, and it refuses: from then on that is how the order ended, not the settlement.
+    ledger.transact(|tx| reserve(tx, &[order("r", 1, 20)], Attempt::Replay))?;
+    let refused = (name("r"), Reason::DownstreamRefused);
+    assert_eq!(ledger.transact(|tx| tx.release(&[refused], 7_500))?, [Finish::Done]);
+    assert_eq!(ledger.transact(|tx| by_act(tx, "r"))?, None);
+    // Nor is it the settlement that ended it where a release came after it.
+    ledger.transact(|tx| reserve(tx, &[order("r", 1, 20)], Attempt::Replay))?;
+    let release = Deed::Release { activity: String::new(), trade_no: "r".into() };
+    assert_eq!(both(&mut ledger, release)?.0, ActOutcome::Done);
+    assert_eq!(ledger.transact(|tx| by_act(tx, "r"))?, None);
     // The payer answers between the proposal and the approval: what it said holds.
     let id = propose(&mut ledger, settle("x", false), "a letter")?;
     assert_eq!(ledger.transact(|tx| tx.post(&all(&["x"]), 5_500))?, [Finish::Done]);
