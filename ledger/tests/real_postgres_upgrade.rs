@@ -618,8 +618,16 @@ fn an_order_that_is_reserved_before_the_migration_is_asked_for_with_the_same_key
         held.into_iter().map(|one| one.payer_key).collect::<Vec<_>>()
     };
     assert_eq!((keys("spring", "r"), keys("autumn", "r")), (Some("r".into()), None));
+    // What is in the way of an order is told, so that nobody waits for it.
+    let in_the_way = || {
+        let names = ["spring", "autumn", "winter"].map(|activity| OrderId { activity, trade_no: "r" });
+        let found = place.reader().unwrap().orders_of(&names).unwrap();
+        found.into_iter().map(|order| order.map(|order| order.activity)).collect::<Vec<_>>()
+    };
+    assert_eq!(in_the_way(), [Some("spring".into()), Some("spring".into()), Some("spring".into())]);
     assert_eq!(payers_keys(), ["withdrawal w"]);
     assert_eq!(place.migrate(0).unwrap(), Migrated { from: 5, to: 6 });
+    assert_eq!(in_the_way(), [Some("spring".into()), None, None]);
     place.reconcile();
     // The same connection goes on.
     let batch = [order("r", 1, 5), autumn("r", 2, 7), order("r", 1, 6), autumn("r", 2, 8)];

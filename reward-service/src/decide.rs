@@ -351,7 +351,9 @@ impl<'l, 'j> Round<'l, 'j> {
         let (reason, detail) = if paid {
             (
                 "paid_after_settlement",
-                format!("{subject}: act {act} has settled it as not paid; its payer says that it has paid it"),
+                format!(
+                    "{subject}: act {act} has settled it as not paid; its payer says that it has paid it"
+                ),
             )
         } else {
             (

@@ -155,6 +155,7 @@ impl Accounts for RewardHandle {
                 let OrderName { activity, trade_no }: &OrderName = one;
                 OrderId { activity, trade_no }
             };
+            // It may answer with what is in an order's way, which the wallet tells from it: it waits for no conflict.
             reader.orders_of(&own.iter().map(id).collect::<Vec<_>>())
         });
         read.await.map_err(|error| self.read_failed(error))
@@ -218,8 +219,10 @@ mod tests {
 
     fn cash(trade_no: &str, user_id: i64) -> bytes::Bytes {
         let mut out = Vec::new();
-        let event = EventRef { trade_no, user_id, activity: "spring-2027", scene: "rain", ..EventRef::default() };
-        EventRef { bonus_type: "cash", amount: 9, award_time_ms: 1, first_sent_ms: 1, ..event }.encode([], &mut out);
+        let event =
+            EventRef { trade_no, user_id, activity: "spring-2027", scene: "rain", ..EventRef::default() };
+        EventRef { bonus_type: "cash", amount: 9, award_time_ms: 1, first_sent_ms: 1, ..event }
+            .encode([], &mut out);
         out.into()
     }
 

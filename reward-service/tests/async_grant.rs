@@ -204,10 +204,14 @@ async fn a_release_without_an_activity_never_hits_the_order_of_another_one() {
     let (grants, _) = later(&rewards, AsyncGrantOptions::default());
     let other = support::bytes(EventRef { activity: "autumn-2027", ..support::event("a", 2, "cash", 5) });
     grants.accept("cash", &[cash("a", 1, 6), other, cash("b", 1, 7)]).await;
-    let ambiguous = |answer| matches!(answer, Err(ReleaseError::Ambiguous { activities, .. }) if activities.len() == 2);
+    let ambiguous =
+        |answer| matches!(answer, Err(ReleaseError::Ambiguous { activities, .. }) if activities.len() == 2);
     assert!(ambiguous(rewards.release(None, "a", "ann").await));
     rewards.release(Some("spring-2027"), "a", "ann").await.unwrap();
-    assert!(ambiguous(rewards.release(None, "a", "ann").await), "one has ended, and may be the one that is meant");
+    assert!(
+        ambiguous(rewards.release(None, "a", "ann").await),
+        "one has ended, and may be the one that is meant"
+    );
     let again = rewards.release(Some("spring-2027"), "a", "ann").await;
     assert!(matches!(again, Err(ReleaseError::NotReserved(_))), "{again:?}");
     rewards.release(None, "b", "ann").await.unwrap();
