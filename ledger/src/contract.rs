@@ -151,6 +151,7 @@ pub(crate) trait Read: Debug + ActReads {
 
     fn flow(&self, user_id: i64, limit: usize) -> Result<Vec<FlowLine>, LedgerError>;
 
+    /// One answer for each. In PostgreSQL before version 6 it may be an order of another activity, which has the number.
     fn orders(&self, ids: &[OrderId<'_>]) -> Result<Vec<Option<StoredOrder>>, LedgerError>;
 
     /// The orders with this number, of every activity.

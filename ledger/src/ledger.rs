@@ -230,7 +230,8 @@ impl Ledger {
     /// # Errors
     /// [`LedgerError`].
     pub fn order(&self, id: OrderId<'_>) -> Result<Option<StoredOrder>, LedgerError> {
-        Ok(self.store.read().orders(&[id])?.pop().flatten())
+        let found = self.store.read().orders(&[id])?.pop().flatten();
+        Ok(found.filter(|order| order.activity == id.activity))
     }
 
     /// A withdrawal, `None` where it is not known.

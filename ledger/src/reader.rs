@@ -74,10 +74,11 @@ impl LedgerReader {
     /// # Errors
     /// [`LedgerError`].
     pub fn order(&self, id: OrderId<'_>) -> Result<Option<StoredOrder>, LedgerError> {
-        Ok(self.read.orders(&[id])?.pop().flatten())
+        Ok(self.read.orders(&[id])?.pop().flatten().filter(|order| order.activity == id.activity))
     }
 
-    /// Orders by name: one answer for each, in order, `None` where it is not known.
+    /// Orders by name: one answer for each, in order, `None` where it is not known. In PostgreSQL before schema version 6 a
+    /// number is one order's: then the answer may be an order of another activity, with which this one is a conflict.
     ///
     /// # Errors
     /// [`LedgerError`].

@@ -216,8 +216,8 @@ pub enum ReleaseError {
     /// There is no such order, or it has ended.
     #[error("order {0} is not reserved")]
     NotReserved(String),
-    /// Several activities have a reserved order with this number.
-    #[error("order {trade_no} is reserved in several activities: {}; name one", activities.join(", "))]
+    /// Several activities have an order with this number, and one of those is not meant, whether it is reserved or has ended.
+    #[error("several activities have an order {trade_no}: {}; name the one that is meant", activities.join(", "))]
     Ambiguous {
         /// The order number.
         trade_no: String,
@@ -276,7 +276,7 @@ impl RewardHandle {
     /// Ends a reserved order on behalf of `actor`: its budget is free again, and the archive has an entry, with which
     /// it can be replayed. If its event comes after all, it is rejected and archived as well. One that waits for a downstream,
     /// which may have paid it, takes two operators: [`RewardHandle::propose_act`]. `activity` may be left out where only one
-    /// has such an order.
+    /// has an order with this number, whatever became of it.
     ///
     /// # Errors
     /// [`ReleaseError`].
@@ -325,21 +325,21 @@ impl RewardHandle {
         }
     }
 
-    /// The one activity that has a reserved order with this number.
+    /// The one activity that has an order with this number, which has to be reserved. Orders that have ended count too: a
+    /// release whose answer was lost is asked for again, and must not hit another activity's order.
     async fn activity_of_reserved(&self, trade_no: &str) -> Result<String, ReleaseError> {
         // A ledger that went back in time says nothing about what is reserved.
         if self.payouts_stopped() {
             return Err(CallError::Ledger(LedgerError::Unavailable(STOPPED.into())).into());
         }
         let own = trade_no.to_owned();
-        let found = self.read(move |reader| reader.orders_of_number(&own)).await?;
-        let reserved = found.into_iter().filter(|order| order.status == Status::Reserved);
-        let mut activities: Vec<String> = reserved.map(|order| order.activity).collect();
-        match (activities.pop(), activities.is_empty()) {
-            (None, _) => Err(ReleaseError::NotReserved(trade_no.to_owned())),
-            (Some(activity), true) => Ok(activity),
+        let mut found = self.read(move |reader| reader.orders_of_number(&own)).await?;
+        match (found.pop(), found.is_empty()) {
+            (Some(order), true) if order.status == Status::Reserved => Ok(order.activity),
+            (None, _) | (Some(_), true) => Err(ReleaseError::NotReserved(trade_no.to_owned())),
             (Some(last), false) => {
-                activities.push(last);
+                found.push(last);
+                let activities = found.into_iter().map(|order| order.activity).collect();
                 Err(ReleaseError::Ambiguous { trade_no: trade_no.to_owned(), activities })
             }
         }

@@ -325,9 +325,11 @@ impl<'l, 'j> Round<'l, 'j> {
         }
         if end.refused.is_none() && finish == Finish::Otherwise {
             tracing::error!(id, "a withdrawal was paid out after it had been refused and given back");
-            let about = Subject::Withdrawal { user_id: end.name().user_id, id }.to_string();
-            let detail =
-                "a withdrawal: its payer refused it, so the money went back, and then paid it".into();
+            let user_id = end.name().user_id;
+            let about = Subject::Withdrawal { user_id, id }.to_string();
+            let detail = format!(
+                "withdrawal {id} of user {user_id}: its payer refused it, so the money went back, and then paid it"
+            );
             self.notes.push(Note { id, about, reason: "paid_after_refusal", detail });
         }
         Ok(finish)
@@ -349,12 +351,14 @@ impl<'l, 'j> Round<'l, 'j> {
         let (reason, detail) = if paid {
             (
                 "paid_after_settlement",
-                format!("act {act} has settled it as not paid; its payer says that it has paid it"),
+                format!(
+                    "{subject}: act {act} has settled it as not paid; its payer says that it has paid it"
+                ),
             )
         } else {
             (
                 "refused_after_settlement",
-                format!("act {act} has settled it as paid; its payer says that it has not"),
+                format!("{subject}: act {act} has settled it as paid; its payer says that it has not"),
             )
         };
         tracing::error!(%subject, act, "a payer's answer contradicts what two operators have settled");

@@ -155,6 +155,7 @@ impl Accounts for RewardHandle {
                 let OrderName { activity, trade_no }: &OrderName = one;
                 OrderId { activity, trade_no }
             };
+            // It may answer with what is in an order's way, which the wallet tells from it: it waits for no conflict.
             reader.orders_of(&own.iter().map(id).collect::<Vec<_>>())
         });
         read.await.map_err(|error| self.read_failed(error))
@@ -189,5 +190,70 @@ impl Accounts for RewardHandle {
             HoldOutcome::Decided(outcome) => Ok(outcome),
             HoldOutcome::Held | HoldOutcome::HeldBefore { .. } => self.pay_out(withdrawal).await,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ConnectorOptions, RewardOptions, RewardService};
+    use std::sync::Arc;
+    use windfall_contract::Clock;
+    use windfall_contract::rewards::Rewards;
+    use windfall_ledger::{ArchiveFilter, Ledger, LedgerOptions, Unbudgeted};
+    use windfall_proto::event::EventRef;
+
+    /// Its payer never says whether it has paid.
+    struct Silent;
+
+    #[async_trait]
+    impl windfall_contract::connector::Connector for Silent {
+        fn name(&self) -> &str {
+            "bank"
+        }
+
+        async fn pay(&self, _: PayOrder<'_>) -> PayAnswer {
+            PayAnswer::Unknown
+        }
+    }
+
+    fn cash(trade_no: &str, user_id: i64) -> bytes::Bytes {
+        let mut out = Vec::new();
+        let event =
+            EventRef { trade_no, user_id, activity: "spring-2027", scene: "rain", ..EventRef::default() };
+        EventRef { bonus_type: "cash", amount: 9, award_time_ms: 1, first_sent_ms: 1, ..event }
+            .encode([], &mut out);
+        out.into()
+    }
+
+    #[tokio::test]
+    async fn what_was_paid_after_its_refusal_is_archived_for_each_user_of_an_id() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = LedgerOptions { unbudgeted: Unbudgeted::Allow, ..LedgerOptions::default() };
+        let ledger = Ledger::open(folder.path().join("ledger.db"), &options).unwrap();
+        let mut options =
+            RewardOptions { payout: Payer::Connector("bank".into()), ..RewardOptions::default() };
+        options.connectors.insert("bank".into(), ConnectorOptions::default());
+        let rewards =
+            RewardService::start(options, ledger, vec![Arc::new(Silent)], None, Clock::system()).unwrap();
+        for (trade_no, user_id) in [("a", 7), ("b", 8)] {
+            rewards.grant_batch("cash", &[cash(trade_no, user_id)]).await;
+            let out = Withdrawal { id: "w".into(), user_id, bonus_type: "cash".into(), amount: 4 };
+            let held = rewards.withdraw(&out).await.unwrap();
+            assert!(matches!(held, WithdrawalOutcome::Pending { .. }), "{held:?}");
+            let end = |refused: Option<&str>| {
+                let refused = refused.map(str::to_owned);
+                rewards.ask_writer(move |reply| Job::End(End { user_id, id: "w".into(), refused, reply }))
+            };
+            assert_eq!(end(Some("closed account")).await.unwrap(), Finish::Done);
+            // Twice: an answer is repeated.
+            assert_eq!(end(None).await.unwrap(), Finish::Otherwise);
+            assert_eq!(end(None).await.unwrap(), Finish::Otherwise);
+        }
+        let found = rewards.archive_list(ArchiveFilter::default()).await.unwrap();
+        let found: Vec<_> = found.iter().map(|one| (one.reason.as_str(), one.payload.as_slice())).collect();
+        let reason = "paid_after_refusal";
+        assert_eq!(found, [(reason, &b"withdrawal w 7"[..]), (reason, &b"withdrawal w 8"[..])]);
+        rewards.close();
     }
 }

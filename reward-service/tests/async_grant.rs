@@ -196,6 +196,32 @@ async fn a_queue_that_fails_is_asked_again_and_the_budget_stays_held() {
     assert_clean(folder.path());
 }
 
+/// The answer to a release is lost, and it is asked for again.
+#[tokio::test]
+async fn a_release_without_an_activity_never_hits_the_order_of_another_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let rewards = start(folder.path());
+    let (grants, _) = later(&rewards, AsyncGrantOptions::default());
+    let other = support::bytes(EventRef { activity: "autumn-2027", ..support::event("a", 2, "cash", 5) });
+    grants.accept("cash", &[cash("a", 1, 6), other, cash("b", 1, 7)]).await;
+    let ambiguous =
+        |answer| matches!(answer, Err(ReleaseError::Ambiguous { activities, .. }) if activities.len() == 2);
+    assert!(ambiguous(rewards.release(None, "a", "ann").await));
+    rewards.release(Some("spring-2027"), "a", "ann").await.unwrap();
+    assert!(
+        ambiguous(rewards.release(None, "a", "ann").await),
+        "one has ended, and may be the one that is meant"
+    );
+    let again = rewards.release(Some("spring-2027"), "a", "ann").await;
+    assert!(matches!(again, Err(ReleaseError::NotReserved(_))), "{again:?}");
+    rewards.release(None, "b", "ann").await.unwrap();
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    let left = rewards.reserved(1, "", 10).await.unwrap();
+    assert_eq!((left.len(), left[0].order.activity.as_str()), (1, "autumn-2027"));
+    rewards.close();
+    assert_clean(folder.path());
+}
+
 /// Its caller died after the reservation, and nobody asked again.
 #[tokio::test]
 async fn what_never_came_is_listed_and_released_and_comes_late_to_the_archive() {

@@ -71,7 +71,7 @@ enum Ask {
         /// The orders' numbers
         #[arg(required = true)]
         trade_nos: Vec<String>,
-        /// Their activity; needed where several activities have a reserved order with such a number
+        /// Their activity; needed where several activities have an order with such a number
         #[arg(long, default_value = "")]
         activity: String,
         /// Why; kept with the act

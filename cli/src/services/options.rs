@@ -10,7 +10,7 @@ use crate::drivers::{BrokerAt, Driver, LedgerAt, LedgerMarkAt, RulesAt, TokensAt
 use crate::logging::TraceOptions;
 use crate::place;
 use crate::wiring::Work;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -19,6 +19,7 @@ use windfall_connectors::{GrpcOptions, HttpOptions};
 use windfall_console::ConsoleOptions;
 use windfall_edge::ServeOptions;
 use windfall_ledger::Unbudgeted;
+use windfall_proto::order::check_name;
 use windfall_reward_service::{AckMode, Again, AsyncGrantOptions, ConnectorOptions, SceneSteps};
 use windfall_sdk::SdkOptions;
 use windfall_token_service::TokenOptions;
@@ -356,9 +357,10 @@ impl ServiceOptions {
         if options.brokers.is_empty() {
             options.brokers = ["a", "b"].map(|name| (name.to_owned(), BrokerAt::Embedded)).into();
         }
-        if options.tenant.is_empty() {
-            bail!("the option tenant is empty, but it must name the app that is served");
-        }
+        // It is a part of the keys that payers are given, which connectors send as a header.
+        check_name(&options.tenant).map_err(|why| {
+            anyhow!("the option tenant {why}; it names the app that is served, by visible ASCII characters")
+        })?;
         if options.rewards.apps.iter().any(String::is_empty) {
             bail!("the option rewards.apps has an empty name, but each must name an app");
         }
@@ -446,6 +448,24 @@ mod tests {
         let options = parse(include_str!("../../../deploy/config/windfall.toml"));
         assert_eq!(options.tenant, "windfall");
         assert!(options.grant_async.check().is_ok());
+    }
+
+    #[test]
+    fn a_tenant_that_no_header_can_carry_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, data) = (folder.path().join("options.toml"), folder.path().join("data"));
+        let load = |tenant: &str| {
+            std::fs::write(&file, format!("tenant = \"{tenant}\"")).unwrap();
+            ServiceOptions::load(Some(&file), Some(data.clone()))
+        };
+        for tenant in ["", "a shop", "caf\u{e9}", "shop\\n", &"x".repeat(65)] {
+            let refused = load(tenant).map(drop).map_err(|error| format!("{error:#}"));
+            assert!(
+                refused.as_ref().is_err_and(|why| why.contains("option tenant")),
+                "{tenant}: {refused:?}"
+            );
+        }
+        assert_eq!(load("Shop_1/eu").unwrap().tenant, "Shop_1/eu");
     }
 
     #[cfg(all(

@@ -25,6 +25,30 @@ pub(crate) fn orders(
     session: &Session,
     ids: &[OrderId<'_>],
 ) -> Result<Vec<Option<StoredOrder>>, LedgerError> {
+    let found = candidates(session, ids)?;
+    let mut by_id = HashMap::with_capacity(found.len());
+    for order in &found {
+        by_id.insert(OrderId { activity: &order.activity, trade_no: &order.trade_no }, order);
+    }
+    Ok(ids.iter().map(|id| by_id.get(id).map(|order| (*order).clone())).collect())
+}
+
+/// Orders as they stand, or what stands in their way: before version 6 a number is one order's, whatever its activity.
+fn orders_or_namesakes(
+    session: &Session,
+    ids: &[OrderId<'_>],
+) -> Result<Vec<Option<StoredOrder>>, LedgerError> {
+    if session.shape() == Shape::Keyed {
+        return orders(session, ids);
+    }
+    let found = candidates(session, ids)?;
+    let by_number: HashMap<&str, &StoredOrder> =
+        found.iter().map(|order| (order.trade_no.as_str(), order)).collect();
+    Ok(ids.iter().map(|id| by_number.get(id.trade_no).map(|order| (*order).clone())).collect())
+}
+
+/// The orders under the keys that these may have.
+fn candidates(session: &Session, ids: &[OrderId<'_>]) -> Result<Vec<StoredOrder>, LedgerError> {
     let keys = rows::candidates(session.shape(), ids.iter().copied());
     let keys: Vec<&str> = keys.iter().map(|key| &**key).collect();
     let rows = session.query(
@@ -33,12 +57,7 @@ pub(crate) fn orders(
          JOIN names s ON s.id = p.scene JOIN names b ON b.id = p.asset WHERE o.order_key = ANY($1)",
         &[&keys],
     )?;
-    let found = rows.iter().map(order).collect::<Result<Vec<_>, _>>()?;
-    let mut by_id = HashMap::with_capacity(found.len());
-    for order in &found {
-        by_id.insert(OrderId { activity: &order.activity, trade_no: &order.trade_no }, order);
-    }
-    Ok(ids.iter().map(|id| by_id.get(id).map(|order| (*order).clone())).collect())
+    rows.iter().map(order).collect()
 }
 
 /// The orders with this number, in the order of their keys.
@@ -275,7 +294,7 @@ impl Read for Link {
     }
 
     fn orders(&self, ids: &[OrderId<'_>]) -> Result<Vec<Option<StoredOrder>>, LedgerError> {
-        orders(&*self.session()?, ids)
+        orders_or_namesakes(&*self.session()?, ids)
     }
 
     fn orders_of_number(&self, trade_no: &str) -> Result<Vec<StoredOrder>, LedgerError> {

@@ -14,10 +14,11 @@
 //! - A transaction of this build reads the version with its `BEGIN`, so it holds a lock on `schema_version` until it ends. The
 //!   migration locks that table alone before it changes anything: it waits for transactions that have read the old one, and
 //!   those that begin later read the new version.
-//! - Processes of older versions know nothing of that. But each statement of theirs that makes or changes an order, a
-//!   budget, a transfer or a withdrawal names a column or a table that the migration takes away (`orders.trade_no` became
-//!   `order_key`, `withdrawals.id` `withdrawal_key`), so their
-//!   transactions fail as a whole, as soon as the migration has committed. What is spelled for an older version by this build
+//! - Processes of older versions know nothing of that. But each statement of theirs that makes or changes an order or a
+//!   withdrawal names a column or a table that the migration takes away (`orders.trade_no` became `order_key`,
+//!   `withdrawals.id` `withdrawal_key`), so their transactions fail as a whole, as soon as the migration has committed. One
+//!   of version 5 that is still connected can set budgets, archive what it cannot read, and write audit lines of replays,
+//!   whose columns were not renamed: it writes there what this build would write. What is spelled for an older version by this build
 //!   fails in the same way, so that the money does not rest on the lock alone. A process that starts anew refuses the version.
 //! - A migration that dies has changed nothing. Two at once: an advisory lock lets one work. The other
 //!   waits for it no longer than the lock's time-out; then it finds it done, or ends with "unreachable" and can be started again.

@@ -5,7 +5,7 @@ import { call, told, type Who } from "../api";
 import { num, t, when } from "../i18n";
 import { Badge, Card, Field, Note, Page, Table } from "../parts";
 import type { Entry } from "./archive";
-import type { Reserved } from "./held";
+import { nameOf, type Reserved } from "./held";
 
 interface FlowLine {
   kind: string;
@@ -180,10 +180,11 @@ function Results({ found, mayVerify }: { found: Found; mayVerify: boolean }) {
           <Table
             label={t("fnd.credited")}
             rows={lines}
-            rowKey={(line) => `${line.kind}/${line.reference}`}
+            rowKey={(line) => `${line.kind} ${line.activity} ${line.reference}`}
             columns={[
               { head: t("col.state"), cell: (line) => <Badge level={line.kind === "FLOW_KIND_PENDING" ? "warn" : "good"}>{line.kind.replace("FLOW_KIND_", "").toLowerCase()}</Badge> },
               { head: t("col.order"), cell: (line) => line.reference, isMono: true },
+              { head: t("col.activity"), cell: (line) => line.activity },
               { head: t("col.type"), cell: (line) => line.bonus_type },
               { head: t("col.amount"), cell: (line) => num(Number(line.amount)), isNumber: true },
               { head: t("col.time"), cell: (line) => when(line.time_ms), isMinor: true },
@@ -217,9 +218,10 @@ function Results({ found, mayVerify }: { found: Found; mayVerify: boolean }) {
             label={t("fnd.reserved")}
             rows={reserved}
             empty={t("fnd.nothing", { where: t("held.reserved") })}
-            rowKey={(one) => one.trade_no}
+            rowKey={nameOf}
             columns={[
               { head: t("col.order"), cell: (one) => one.trade_no, isMono: true },
+              { head: t("col.activity"), cell: (one) => one.activity },
               { head: t("col.type"), cell: (one) => one.bonus_type },
               { head: t("col.amount"), cell: (one) => num(Number(one.amount)), isNumber: true },
               { head: t("col.payer"), cell: (one) => one.payer || t("held.awaitsEvent") },

@@ -26,6 +26,9 @@ interface Held {
   payer: string;
 }
 
+/** An order number counts within its activity. Neither has a space. */
+export const nameOf = (order: Reserved): string => `${order.activity} ${order.trade_no}`;
+
 const OLDER_THAN_MS = 60_000;
 const PAGE_SIZE = 200;
 
@@ -60,9 +63,10 @@ export function HeldPage() {
               <Table
                 label={t("held.reserved")}
                 rows={orders}
-                rowKey={(order) => order.trade_no}
+                rowKey={nameOf}
                 columns={[
                   { head: t("col.order"), cell: (order) => order.trade_no, isMono: true },
+                  { head: t("col.activity"), cell: (order) => order.activity },
                   { head: t("col.user"), cell: (order) => order.user_id, isMinor: true },
                   { head: t("col.type"), cell: (order) => order.bonus_type },
                   { head: t("col.amount"), cell: (order) => num(Number(order.amount)), isNumber: true },
@@ -95,7 +99,7 @@ export function HeldPage() {
               <Table
                 label={t("held.withdrawals")}
                 rows={withdrawals}
-                rowKey={(one) => one.withdrawal_id}
+                rowKey={(one) => `${one.user_id} ${one.withdrawal_id}`}
                 columns={[
                   { head: t("held.id"), cell: (one) => one.withdrawal_id, isMono: true },
                   { head: t("col.user"), cell: (one) => one.user_id },
@@ -132,7 +136,7 @@ function Release({ order, onClose }: { order: Reserved; onClose: () => void }) {
     event.preventDefault();
     setBusy(true);
     try {
-      await call("/v1/reserved/release", { trade_no: order.trade_no, actor: actor.trim() });
+      await call("/v1/reserved/release", { activity: order.activity, trade_no: order.trade_no, actor: actor.trim() });
       onClose();
     } catch (failed) {
       setError(told(failed));
@@ -142,7 +146,9 @@ function Release({ order, onClose }: { order: Reserved; onClose: () => void }) {
   return (
     <Dialog title={t("held.release")} onClose={onClose}>
       <form onSubmit={release}>
-        <p class="mono">{order.trade_no}</p>
+        <p class="mono">
+          {order.activity} {order.trade_no}
+        </p>
         <p class="muted">{t("held.releaseLead")}</p>
         <Field label={t("held.typeOrder")} value={typed} onInput={setTyped} isRequired size="wide" />
         <Field label={t("arc.actor")} value={actor} onInput={setActor} max={64} size="wide" />
