@@ -50,7 +50,7 @@ fn listen(answer: impl Fn(TcpStream) + Clone + Send + 'static) -> SocketAddr {
     address
 }
 
-/// Reads one request: the trouble that its path names, and its order.
+/// Reads one request: the trouble that its path names, and the key that it asks for.
 fn order(stream: &mut BufReader<TcpStream>) -> Option<(String, String)> {
     let (mut line, mut trouble, mut length) = (String::new(), String::new(), 0);
     loop {
@@ -72,9 +72,7 @@ fn order(stream: &mut BufReader<TcpStream>) -> Option<(String, String)> {
     let mut body = vec![0; length];
     stream.read_exact(&mut body).ok()?;
     let body: Value = serde_json::from_slice(&body).ok()?;
-    // The last word of what a payer is given is the order's number, or the withdrawal's id.
-    let number = body["trade_no"].as_str()?.rsplit(' ').next()?.to_owned();
-    Some((trouble, number))
+    Some((trouble, body["trade_no"].as_str()?.to_owned()))
 }
 
 fn pay(stream: TcpStream, books: &Books, trap: SocketAddr) {
@@ -82,7 +80,9 @@ fn pay(stream: TcpStream, books: &Books, trap: SocketAddr) {
     let mut read = BufReader::new(stream);
     while let Some((trouble, trade_no)) = order(&mut read) {
         let mut asked = books.asked.lock().unwrap();
-        let times = asked.entry(trade_no.clone()).or_default();
+        // The last word of what a payer is given is the order's number, or the withdrawal's id.
+        let number = trade_no.rsplit(' ').next().unwrap_or_default();
+        let times = asked.entry(number.to_owned()).or_default();
         *times += 1;
         let is_first = *times == 1;
         drop(asked);
