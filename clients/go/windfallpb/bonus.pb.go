@@ -147,7 +147,7 @@ func (x *Bonus) GetDescription() string {
 // One reward on its way. One to one with a BonusToken.
 type BonusEvent struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The order number: globally unique, the only idempotency key.
+	// The order number: with the activity the only idempotency key.
 	TradeNo     string            `protobuf:"bytes,1,opt,name=trade_no,json=tradeNo,proto3" json:"trade_no,omitempty"`
 	User        *User             `protobuf:"bytes,2,opt,name=user,proto3" json:"user,omitempty"`
 	Activity    string            `protobuf:"bytes,3,opt,name=activity,proto3" json:"activity,omitempty"`

@@ -1114,7 +1114,7 @@ type ListReservedRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Only orders that are reserved for at least so long.
 	OlderThanMs uint64 `protobuf:"varint,1,opt,name=older_than_ms,json=olderThanMs,proto3" json:"older_than_ms,omitempty"`
-	// Only larger order numbers: next_after of the page before.
+	// next_after of the page before, or an order number, for those behind it.
 	After string `protobuf:"bytes,2,opt,name=after,proto3" json:"after,omitempty"`
 	// 1 to 1,000; 0 stands for 100.
 	PageSize      uint32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
@@ -1340,7 +1340,9 @@ type ReleaseReservedRequest struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	TradeNo string                 `protobuf:"bytes,1,opt,name=trade_no,json=tradeNo,proto3" json:"trade_no,omitempty"`
 	// Who asks for it, beside the caller's key; at most 64 bytes, may be empty.
-	Actor         string `protobuf:"bytes,2,opt,name=actor,proto3" json:"actor,omitempty"`
+	Actor string `protobuf:"bytes,2,opt,name=actor,proto3" json:"actor,omitempty"`
+	// Its activity; may be empty where only one has an order with this number, whatever became of it.
+	Activity      string `protobuf:"bytes,3,opt,name=activity,proto3" json:"activity,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1389,6 +1391,13 @@ func (x *ReleaseReservedRequest) GetActor() string {
 	return ""
 }
 
+func (x *ReleaseReservedRequest) GetActivity() string {
+	if x != nil {
+		return x.Activity
+	}
+	return ""
+}
+
 type ReleaseReservedReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1426,8 +1435,10 @@ func (*ReleaseReservedReply) Descriptor() ([]byte, []int) {
 }
 
 type GetOrderRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	TradeNo       string                 `protobuf:"bytes,1,opt,name=trade_no,json=tradeNo,proto3" json:"trade_no,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	TradeNo string                 `protobuf:"bytes,1,opt,name=trade_no,json=tradeNo,proto3" json:"trade_no,omitempty"`
+	// Only that of this activity; empty: those of all activities.
+	Activity      string `protobuf:"bytes,2,opt,name=activity,proto3" json:"activity,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1465,6 +1476,13 @@ func (*GetOrderRequest) Descriptor() ([]byte, []int) {
 func (x *GetOrderRequest) GetTradeNo() string {
 	if x != nil {
 		return x.TradeNo
+	}
+	return ""
+}
+
+func (x *GetOrderRequest) GetActivity() string {
+	if x != nil {
+		return x.Activity
 	}
 	return ""
 }
@@ -1602,7 +1620,9 @@ type GetOrderReply struct {
 	// Absent: the ledger does not know it. It may be on its way, or was refused before it had a row.
 	Order *LedgerOrder `protobuf:"bytes,1,opt,name=order,proto3" json:"order,omitempty"`
 	// What the archive has of it, oldest first, the first 100.
-	Archived      []*ArchiveEntry `protobuf:"bytes,2,rep,name=archived,proto3" json:"archived,omitempty"`
+	Archived []*ArchiveEntry `protobuf:"bytes,2,rep,name=archived,proto3" json:"archived,omitempty"`
+	// The orders of further activities with the same number.
+	Others        []*LedgerOrder `protobuf:"bytes,3,rep,name=others,proto3" json:"others,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1651,11 +1671,18 @@ func (x *GetOrderReply) GetArchived() []*ArchiveEntry {
 	return nil
 }
 
+func (x *GetOrderReply) GetOthers() []*LedgerOrder {
+	if x != nil {
+		return x.Others
+	}
+	return nil
+}
+
 type ListHeldRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Only withdrawals that are held for at least so long.
 	OlderThanMs uint64 `protobuf:"varint,1,opt,name=older_than_ms,json=olderThanMs,proto3" json:"older_than_ms,omitempty"`
-	// Only larger ids: next_after of the page before.
+	// next_after of the page before, or an id, for those behind it.
 	After string `protobuf:"bytes,2,opt,name=after,proto3" json:"after,omitempty"`
 	// 1 to 1,000; 0 stands for 100.
 	PageSize      uint32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
@@ -2299,13 +2326,15 @@ const file_windfall_v1_grant_proto_rawDesc = "" +
 	"\x11ListReservedReply\x122\n" +
 	"\x06orders\x18\x01 \x03(\v2\x1a.windfall.v1.ReservedOrderR\x06orders\x12\x1d\n" +
 	"\n" +
-	"next_after\x18\x02 \x01(\tR\tnextAfter\"I\n" +
+	"next_after\x18\x02 \x01(\tR\tnextAfter\"e\n" +
 	"\x16ReleaseReservedRequest\x12\x19\n" +
 	"\btrade_no\x18\x01 \x01(\tR\atradeNo\x12\x14\n" +
-	"\x05actor\x18\x02 \x01(\tR\x05actor\"\x16\n" +
-	"\x14ReleaseReservedReply\",\n" +
+	"\x05actor\x18\x02 \x01(\tR\x05actor\x12\x1a\n" +
+	"\bactivity\x18\x03 \x01(\tR\bactivity\"\x16\n" +
+	"\x14ReleaseReservedReply\"H\n" +
 	"\x0fGetOrderRequest\x12\x19\n" +
-	"\btrade_no\x18\x01 \x01(\tR\atradeNo\"\xc8\x02\n" +
+	"\btrade_no\x18\x01 \x01(\tR\atradeNo\x12\x1a\n" +
+	"\bactivity\x18\x02 \x01(\tR\bactivity\"\xc8\x02\n" +
 	"\vLedgerOrder\x12\x19\n" +
 	"\btrade_no\x18\x01 \x01(\tR\atradeNo\x12\x17\n" +
 	"\auser_id\x18\x02 \x01(\x03R\x06userId\x12\x1a\n" +
@@ -2321,10 +2350,11 @@ const file_windfall_v1_grant_proto_rawDesc = "" +
 	"created_ms\x18\n" +
 	" \x01(\x03R\tcreatedMs\x12\x1d\n" +
 	"\n" +
-	"decided_ms\x18\v \x01(\x03R\tdecidedMs\"v\n" +
+	"decided_ms\x18\v \x01(\x03R\tdecidedMs\"\xa8\x01\n" +
 	"\rGetOrderReply\x12.\n" +
 	"\x05order\x18\x01 \x01(\v2\x18.windfall.v1.LedgerOrderR\x05order\x125\n" +
-	"\barchived\x18\x02 \x03(\v2\x19.windfall.v1.ArchiveEntryR\barchived\"h\n" +
+	"\barchived\x18\x02 \x03(\v2\x19.windfall.v1.ArchiveEntryR\barchived\x120\n" +
+	"\x06others\x18\x03 \x03(\v2\x18.windfall.v1.LedgerOrderR\x06others\"h\n" +
 	"\x0fListHeldRequest\x12\"\n" +
 	"\rolder_than_ms\x18\x01 \x01(\x04R\volderThanMs\x12\x14\n" +
 	"\x05after\x18\x02 \x01(\tR\x05after\x12\x1b\n" +
@@ -2474,41 +2504,42 @@ var file_windfall_v1_grant_proto_depIdxs = []int32{
 	1,  // 14: windfall.v1.LedgerOrder.status:type_name -> windfall.v1.OrderStatus
 	25, // 15: windfall.v1.GetOrderReply.order:type_name -> windfall.v1.LedgerOrder
 	9,  // 16: windfall.v1.GetOrderReply.archived:type_name -> windfall.v1.ArchiveEntry
-	28, // 17: windfall.v1.ListHeldReply.withdrawals:type_name -> windfall.v1.HeldWithdrawal
-	31, // 18: windfall.v1.GetLedgerMarkReply.mark:type_name -> windfall.v1.LedgerMark
-	31, // 19: windfall.v1.GetLedgerMarkReply.ledger:type_name -> windfall.v1.LedgerMark
-	31, // 20: windfall.v1.AcceptLedgerReply.ledger:type_name -> windfall.v1.LedgerMark
-	2,  // 21: windfall.v1.Rewards.Grant:input_type -> windfall.v1.GrantRequest
-	3,  // 22: windfall.v1.Rewards.GrantBatch:input_type -> windfall.v1.GrantBatchRequest
-	6,  // 23: windfall.v1.Rewards.GrantAsync:input_type -> windfall.v1.GrantAsyncRequest
-	8,  // 24: windfall.v1.Archive.ListArchive:input_type -> windfall.v1.ListArchiveRequest
-	12, // 25: windfall.v1.Archive.GetArchived:input_type -> windfall.v1.GetArchivedRequest
-	14, // 26: windfall.v1.Archive.ReplayArchived:input_type -> windfall.v1.ReplayArchivedRequest
-	16, // 27: windfall.v1.Archive.ListBudgets:input_type -> windfall.v1.ListBudgetsRequest
-	19, // 28: windfall.v1.Archive.ListReserved:input_type -> windfall.v1.ListReservedRequest
-	22, // 29: windfall.v1.Archive.ReleaseReserved:input_type -> windfall.v1.ReleaseReservedRequest
-	24, // 30: windfall.v1.Archive.GetOrder:input_type -> windfall.v1.GetOrderRequest
-	27, // 31: windfall.v1.Archive.ListHeld:input_type -> windfall.v1.ListHeldRequest
-	30, // 32: windfall.v1.Archive.GetLedgerMark:input_type -> windfall.v1.GetLedgerMarkRequest
-	33, // 33: windfall.v1.Archive.AcceptLedger:input_type -> windfall.v1.AcceptLedgerRequest
-	4,  // 34: windfall.v1.Rewards.Grant:output_type -> windfall.v1.GrantReply
-	5,  // 35: windfall.v1.Rewards.GrantBatch:output_type -> windfall.v1.GrantBatchReply
-	7,  // 36: windfall.v1.Rewards.GrantAsync:output_type -> windfall.v1.GrantAsyncReply
-	11, // 37: windfall.v1.Archive.ListArchive:output_type -> windfall.v1.ListArchiveReply
-	13, // 38: windfall.v1.Archive.GetArchived:output_type -> windfall.v1.GetArchivedReply
-	15, // 39: windfall.v1.Archive.ReplayArchived:output_type -> windfall.v1.ReplayArchivedReply
-	18, // 40: windfall.v1.Archive.ListBudgets:output_type -> windfall.v1.ListBudgetsReply
-	21, // 41: windfall.v1.Archive.ListReserved:output_type -> windfall.v1.ListReservedReply
-	23, // 42: windfall.v1.Archive.ReleaseReserved:output_type -> windfall.v1.ReleaseReservedReply
-	26, // 43: windfall.v1.Archive.GetOrder:output_type -> windfall.v1.GetOrderReply
-	29, // 44: windfall.v1.Archive.ListHeld:output_type -> windfall.v1.ListHeldReply
-	32, // 45: windfall.v1.Archive.GetLedgerMark:output_type -> windfall.v1.GetLedgerMarkReply
-	34, // 46: windfall.v1.Archive.AcceptLedger:output_type -> windfall.v1.AcceptLedgerReply
-	34, // [34:47] is the sub-list for method output_type
-	21, // [21:34] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	25, // 17: windfall.v1.GetOrderReply.others:type_name -> windfall.v1.LedgerOrder
+	28, // 18: windfall.v1.ListHeldReply.withdrawals:type_name -> windfall.v1.HeldWithdrawal
+	31, // 19: windfall.v1.GetLedgerMarkReply.mark:type_name -> windfall.v1.LedgerMark
+	31, // 20: windfall.v1.GetLedgerMarkReply.ledger:type_name -> windfall.v1.LedgerMark
+	31, // 21: windfall.v1.AcceptLedgerReply.ledger:type_name -> windfall.v1.LedgerMark
+	2,  // 22: windfall.v1.Rewards.Grant:input_type -> windfall.v1.GrantRequest
+	3,  // 23: windfall.v1.Rewards.GrantBatch:input_type -> windfall.v1.GrantBatchRequest
+	6,  // 24: windfall.v1.Rewards.GrantAsync:input_type -> windfall.v1.GrantAsyncRequest
+	8,  // 25: windfall.v1.Archive.ListArchive:input_type -> windfall.v1.ListArchiveRequest
+	12, // 26: windfall.v1.Archive.GetArchived:input_type -> windfall.v1.GetArchivedRequest
+	14, // 27: windfall.v1.Archive.ReplayArchived:input_type -> windfall.v1.ReplayArchivedRequest
+	16, // 28: windfall.v1.Archive.ListBudgets:input_type -> windfall.v1.ListBudgetsRequest
+	19, // 29: windfall.v1.Archive.ListReserved:input_type -> windfall.v1.ListReservedRequest
+	22, // 30: windfall.v1.Archive.ReleaseReserved:input_type -> windfall.v1.ReleaseReservedRequest
+	24, // 31: windfall.v1.Archive.GetOrder:input_type -> windfall.v1.GetOrderRequest
+	27, // 32: windfall.v1.Archive.ListHeld:input_type -> windfall.v1.ListHeldRequest
+	30, // 33: windfall.v1.Archive.GetLedgerMark:input_type -> windfall.v1.GetLedgerMarkRequest
+	33, // 34: windfall.v1.Archive.AcceptLedger:input_type -> windfall.v1.AcceptLedgerRequest
+	4,  // 35: windfall.v1.Rewards.Grant:output_type -> windfall.v1.GrantReply
+	5,  // 36: windfall.v1.Rewards.GrantBatch:output_type -> windfall.v1.GrantBatchReply
+	7,  // 37: windfall.v1.Rewards.GrantAsync:output_type -> windfall.v1.GrantAsyncReply
+	11, // 38: windfall.v1.Archive.ListArchive:output_type -> windfall.v1.ListArchiveReply
+	13, // 39: windfall.v1.Archive.GetArchived:output_type -> windfall.v1.GetArchivedReply
+	15, // 40: windfall.v1.Archive.ReplayArchived:output_type -> windfall.v1.ReplayArchivedReply
+	18, // 41: windfall.v1.Archive.ListBudgets:output_type -> windfall.v1.ListBudgetsReply
+	21, // 42: windfall.v1.Archive.ListReserved:output_type -> windfall.v1.ListReservedReply
+	23, // 43: windfall.v1.Archive.ReleaseReserved:output_type -> windfall.v1.ReleaseReservedReply
+	26, // 44: windfall.v1.Archive.GetOrder:output_type -> windfall.v1.GetOrderReply
+	29, // 45: windfall.v1.Archive.ListHeld:output_type -> windfall.v1.ListHeldReply
+	32, // 46: windfall.v1.Archive.GetLedgerMark:output_type -> windfall.v1.GetLedgerMarkReply
+	34, // 47: windfall.v1.Archive.AcceptLedger:output_type -> windfall.v1.AcceptLedgerReply
+	35, // [35:48] is the sub-list for method output_type
+	22, // [22:35] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_windfall_v1_grant_proto_init() }

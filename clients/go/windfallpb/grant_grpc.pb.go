@@ -244,7 +244,8 @@ type ArchiveClient interface {
 	ListReserved(ctx context.Context, in *ListReservedRequest, opts ...grpc.CallOption) (*ListReservedReply, error)
 	// Ends a reserved order: its budget is free again, and the archive has an entry, with who asked for it, which is the
 	// name of the caller's key and what `actor` adds to it. If its event comes after all, it is rejected and archived.
-	// What a downstream has paid all the same, a replay finds and credits. Errors: NOT_FOUND, where it is not reserved.
+	// Errors: NOT_FOUND, where it is not reserved; FAILED_PRECONDITION, where it waits for a downstream, which may have paid it:
+	// that takes two operators (Acts.ProposeAct).
 	ReleaseReserved(ctx context.Context, in *ReleaseReservedRequest, opts ...grpc.CallOption) (*ReleaseReservedReply, error)
 	// Where a reward is, by its order number: its row in the ledger, and its entries in the archive. The ledger does not keep
 	// an order's app: every operator sees all. An order that it does not know is an answer without `order`.
@@ -391,7 +392,8 @@ type ArchiveServer interface {
 	ListReserved(context.Context, *ListReservedRequest) (*ListReservedReply, error)
 	// Ends a reserved order: its budget is free again, and the archive has an entry, with who asked for it, which is the
 	// name of the caller's key and what `actor` adds to it. If its event comes after all, it is rejected and archived.
-	// What a downstream has paid all the same, a replay finds and credits. Errors: NOT_FOUND, where it is not reserved.
+	// Errors: NOT_FOUND, where it is not reserved; FAILED_PRECONDITION, where it waits for a downstream, which may have paid it:
+	// that takes two operators (Acts.ProposeAct).
 	ReleaseReserved(context.Context, *ReleaseReservedRequest) (*ReleaseReservedReply, error)
 	// Where a reward is, by its order number: its row in the ledger, and its entries in the archive. The ledger does not keep
 	// an order's app: every operator sees all. An order that it does not know is an answer without `order`.

@@ -36,6 +36,10 @@ const (
 	FlowKind_FLOW_KIND_RETURN FlowKind = 4
 	// A reward that its paying system has paid by itself; no balance contains it.
 	FlowKind_FLOW_KIND_SETTLED FlowKind = 5
+	// A reward that two operators took back from the balance, or money that they took from it.
+	FlowKind_FLOW_KIND_TAKEN_BACK FlowKind = 6
+	// A reward that its paying system had paid, and has got back; no balance contained it.
+	FlowKind_FLOW_KIND_SETTLED_TAKEN_BACK FlowKind = 7
 )
 
 // Enum value maps for FlowKind.
@@ -47,14 +51,18 @@ var (
 		3: "FLOW_KIND_WITHDRAWAL",
 		4: "FLOW_KIND_RETURN",
 		5: "FLOW_KIND_SETTLED",
+		6: "FLOW_KIND_TAKEN_BACK",
+		7: "FLOW_KIND_SETTLED_TAKEN_BACK",
 	}
 	FlowKind_value = map[string]int32{
-		"FLOW_KIND_UNSPECIFIED": 0,
-		"FLOW_KIND_CREDIT":      1,
-		"FLOW_KIND_PENDING":     2,
-		"FLOW_KIND_WITHDRAWAL":  3,
-		"FLOW_KIND_RETURN":      4,
-		"FLOW_KIND_SETTLED":     5,
+		"FLOW_KIND_UNSPECIFIED":        0,
+		"FLOW_KIND_CREDIT":             1,
+		"FLOW_KIND_PENDING":            2,
+		"FLOW_KIND_WITHDRAWAL":         3,
+		"FLOW_KIND_RETURN":             4,
+		"FLOW_KIND_SETTLED":            5,
+		"FLOW_KIND_TAKEN_BACK":         6,
+		"FLOW_KIND_SETTLED_TAKEN_BACK": 7,
 	}
 )
 
@@ -420,7 +428,7 @@ func (x *GetWalletReply) GetTokensComplete() bool {
 
 type WithdrawRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Made by the caller, once a withdrawal: 1 to 128 visible ASCII characters. The idempotency key.
+	// Made by the caller, once a withdrawal of this user: 1 to 128 visible ASCII characters. The idempotency key.
 	WithdrawalId string `protobuf:"bytes,1,opt,name=withdrawal_id,json=withdrawalId,proto3" json:"withdrawal_id,omitempty"`
 	BonusType    string `protobuf:"bytes,2,opt,name=bonus_type,json=bonusType,proto3" json:"bonus_type,omitempty"`
 	// In the smallest unit, at least 1.
@@ -607,14 +615,16 @@ const file_windfall_v1_wallet_proto_rawDesc = "" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12$\n" +
 	"\x0eretry_after_ms\x18\x03 \x01(\x04R\fretryAfterMs\x12'\n" +
 	"\x0fcredited_tokens\x18\x04 \x01(\rR\x0ecreditedTokens\x12\x18\n" +
-	"\abalance\x18\x05 \x01(\x03R\abalance*\x99\x01\n" +
+	"\abalance\x18\x05 \x01(\x03R\abalance*\xd5\x01\n" +
 	"\bFlowKind\x12\x19\n" +
 	"\x15FLOW_KIND_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10FLOW_KIND_CREDIT\x10\x01\x12\x15\n" +
 	"\x11FLOW_KIND_PENDING\x10\x02\x12\x18\n" +
 	"\x14FLOW_KIND_WITHDRAWAL\x10\x03\x12\x14\n" +
 	"\x10FLOW_KIND_RETURN\x10\x04\x12\x15\n" +
-	"\x11FLOW_KIND_SETTLED\x10\x05*\xad\x01\n" +
+	"\x11FLOW_KIND_SETTLED\x10\x05\x12\x18\n" +
+	"\x14FLOW_KIND_TAKEN_BACK\x10\x06\x12 \n" +
+	"\x1cFLOW_KIND_SETTLED_TAKEN_BACK\x10\a*\xad\x01\n" +
 	"\x0fWithdrawOutcome\x12 \n" +
 	"\x1cWITHDRAW_OUTCOME_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15WITHDRAW_OUTCOME_PAID\x10\x01\x12!\n" +

@@ -24,7 +24,7 @@ export interface Bonus {
 
 /** One reward on its way. One to one with a BonusToken. */
 export interface BonusEvent {
-  /** The order number: globally unique, the only idempotency key. */
+  /** The order number: with the activity the only idempotency key. */
   tradeNo: string;
   user: User | undefined;
   activity: string;

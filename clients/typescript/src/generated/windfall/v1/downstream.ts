@@ -37,7 +37,10 @@ export enum PayOutcome {
 }
 
 export interface PayRequest {
-  /** The idempotency key. */
+  /**
+   * The idempotency key: `order ACTIVITY NUMBER`, or the order number alone of an older order; of a withdrawal `withdrawal
+   * TENANT USER ID`, or `withdrawal ID` of an older one. At most 330 characters.
+   */
   tradeNo: string;
   userId: bigint;
   activity: string;

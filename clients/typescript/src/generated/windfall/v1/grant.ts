@@ -167,7 +167,7 @@ export interface ListBudgetsReply {
 export interface ListReservedRequest {
   /** Only orders that are reserved for at least so long. */
   olderThanMs: bigint;
-  /** Only larger order numbers: next_after of the page before. */
+  /** next_after of the page before, or an order number, for those behind it. */
   after: string;
   /** 1 to 1,000; 0 stands for 100. */
   pageSize: number;
@@ -197,6 +197,8 @@ export interface ReleaseReservedRequest {
   tradeNo: string;
   /** Who asks for it, beside the caller's key; at most 64 bytes, may be empty. */
   actor: string;
+  /** Its activity; may be empty where only one has an order with this number, whatever became of it. */
+  activity: string;
 }
 
 export interface ReleaseReservedReply {
@@ -204,6 +206,8 @@ export interface ReleaseReservedReply {
 
 export interface GetOrderRequest {
   tradeNo: string;
+  /** Only that of this activity; empty: those of all activities. */
+  activity: string;
 }
 
 export interface LedgerOrder {
@@ -231,12 +235,14 @@ export interface GetOrderReply {
     | undefined;
   /** What the archive has of it, oldest first, the first 100. */
   archived: ArchiveEntry[];
+  /** The orders of further activities with the same number. */
+  others: LedgerOrder[];
 }
 
 export interface ListHeldRequest {
   /** Only withdrawals that are held for at least so long. */
   olderThanMs: bigint;
-  /** Only larger ids: next_after of the page before. */
+  /** next_after of the page before, or an id, for those behind it. */
   after: string;
   /** 1 to 1,000; 0 stands for 100. */
   pageSize: number;
@@ -1936,7 +1942,7 @@ export const ListReservedReply: MessageFns<ListReservedReply> = {
 };
 
 function createBaseReleaseReservedRequest(): ReleaseReservedRequest {
-  return { tradeNo: "", actor: "" };
+  return { tradeNo: "", actor: "", activity: "" };
 }
 
 export const ReleaseReservedRequest: MessageFns<ReleaseReservedRequest> = {
@@ -1946,6 +1952,9 @@ export const ReleaseReservedRequest: MessageFns<ReleaseReservedRequest> = {
     }
     if (message.actor !== "") {
       writer.uint32(18).string(message.actor);
+    }
+    if (message.activity !== "") {
+      writer.uint32(26).string(message.activity);
     }
     return writer;
   },
@@ -1979,6 +1988,14 @@ export const ReleaseReservedRequest: MessageFns<ReleaseReservedRequest> = {
             message.actor = reader.string();
             continue;
           }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.activity = reader.string();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1998,6 +2015,7 @@ export const ReleaseReservedRequest: MessageFns<ReleaseReservedRequest> = {
     const message = createBaseReleaseReservedRequest();
     message.tradeNo = object.tradeNo ?? "";
     message.actor = object.actor ?? "";
+    message.activity = object.activity ?? "";
     return message;
   },
 };
@@ -2046,13 +2064,16 @@ export const ReleaseReservedReply: MessageFns<ReleaseReservedReply> = {
 };
 
 function createBaseGetOrderRequest(): GetOrderRequest {
-  return { tradeNo: "" };
+  return { tradeNo: "", activity: "" };
 }
 
 export const GetOrderRequest: MessageFns<GetOrderRequest> = {
   encode(message: GetOrderRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
     if (message.tradeNo !== "") {
       writer.uint32(10).string(message.tradeNo);
+    }
+    if (message.activity !== "") {
+      writer.uint32(18).string(message.activity);
     }
     return writer;
   },
@@ -2078,6 +2099,14 @@ export const GetOrderRequest: MessageFns<GetOrderRequest> = {
             message.tradeNo = reader.string();
             continue;
           }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.activity = reader.string();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -2096,6 +2125,7 @@ export const GetOrderRequest: MessageFns<GetOrderRequest> = {
   fromPartial(object: DeepPartial<GetOrderRequest>): GetOrderRequest {
     const message = createBaseGetOrderRequest();
     message.tradeNo = object.tradeNo ?? "";
+    message.activity = object.activity ?? "";
     return message;
   },
 };
@@ -2300,7 +2330,7 @@ export const LedgerOrder: MessageFns<LedgerOrder> = {
 };
 
 function createBaseGetOrderReply(): GetOrderReply {
-  return { order: undefined, archived: [] };
+  return { order: undefined, archived: [], others: [] };
 }
 
 export const GetOrderReply: MessageFns<GetOrderReply> = {
@@ -2310,6 +2340,9 @@ export const GetOrderReply: MessageFns<GetOrderReply> = {
     }
     for (const v of message.archived) {
       ArchiveEntry.encode(v!, writer.uint32(18).fork()).join();
+    }
+    for (const v of message.others) {
+      LedgerOrder.encode(v!, writer.uint32(26).fork()).join();
     }
     return writer;
   },
@@ -2343,6 +2376,14 @@ export const GetOrderReply: MessageFns<GetOrderReply> = {
             message.archived.push(ArchiveEntry.decode(reader, reader.uint32()));
             continue;
           }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.others.push(LedgerOrder.decode(reader, reader.uint32()));
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -2364,6 +2405,7 @@ export const GetOrderReply: MessageFns<GetOrderReply> = {
       ? LedgerOrder.fromPartial(object.order)
       : undefined;
     message.archived = object.archived?.map((e) => ArchiveEntry.fromPartial(e)) || [];
+    message.others = object.others?.map((e) => LedgerOrder.fromPartial(e)) || [];
     return message;
   },
 };
@@ -3310,7 +3352,8 @@ export const ArchiveService = {
   /**
    * Ends a reserved order: its budget is free again, and the archive has an entry, with who asked for it, which is the
    * name of the caller's key and what `actor` adds to it. If its event comes after all, it is rejected and archived.
-   * What a downstream has paid all the same, a replay finds and credits. Errors: NOT_FOUND, where it is not reserved.
+   * Errors: NOT_FOUND, where it is not reserved; FAILED_PRECONDITION, where it waits for a downstream, which may have paid it:
+   * that takes two operators (Acts.ProposeAct).
    */
   releaseReserved: {
     path: "/windfall.v1.Archive/ReleaseReserved" as const,
@@ -3400,7 +3443,8 @@ export interface ArchiveServer extends UntypedServiceImplementation {
   /**
    * Ends a reserved order: its budget is free again, and the archive has an entry, with who asked for it, which is the
    * name of the caller's key and what `actor` adds to it. If its event comes after all, it is rejected and archived.
-   * What a downstream has paid all the same, a replay finds and credits. Errors: NOT_FOUND, where it is not reserved.
+   * Errors: NOT_FOUND, where it is not reserved; FAILED_PRECONDITION, where it waits for a downstream, which may have paid it:
+   * that takes two operators (Acts.ProposeAct).
    */
   releaseReserved: handleUnaryCall<ReleaseReservedRequest, ReleaseReservedReply>;
   /**
@@ -3518,7 +3562,8 @@ export interface ArchiveClient extends Client {
   /**
    * Ends a reserved order: its budget is free again, and the archive has an entry, with who asked for it, which is the
    * name of the caller's key and what `actor` adds to it. If its event comes after all, it is rejected and archived.
-   * What a downstream has paid all the same, a replay finds and credits. Errors: NOT_FOUND, where it is not reserved.
+   * Errors: NOT_FOUND, where it is not reserved; FAILED_PRECONDITION, where it waits for a downstream, which may have paid it:
+   * that takes two operators (Acts.ProposeAct).
    */
   releaseReserved(
     request: ReleaseReservedRequest,

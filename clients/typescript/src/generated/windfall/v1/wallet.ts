@@ -32,6 +32,10 @@ export enum FlowKind {
   FLOW_KIND_RETURN = 4,
   /** FLOW_KIND_SETTLED - A reward that its paying system has paid by itself; no balance contains it. */
   FLOW_KIND_SETTLED = 5,
+  /** FLOW_KIND_TAKEN_BACK - A reward that two operators took back from the balance, or money that they took from it. */
+  FLOW_KIND_TAKEN_BACK = 6,
+  /** FLOW_KIND_SETTLED_TAKEN_BACK - A reward that its paying system had paid, and has got back; no balance contained it. */
+  FLOW_KIND_SETTLED_TAKEN_BACK = 7,
   UNRECOGNIZED = -1,
 }
 
@@ -86,7 +90,7 @@ export interface GetWalletReply {
 }
 
 export interface WithdrawRequest {
-  /** Made by the caller, once a withdrawal: 1 to 128 visible ASCII characters. The idempotency key. */
+  /** Made by the caller, once a withdrawal of this user: 1 to 128 visible ASCII characters. The idempotency key. */
   withdrawalId: string;
   bonusType: string;
   /** In the smallest unit, at least 1. */
@@ -700,7 +704,8 @@ export const WalletService = {
   /**
    * Pays out, once for a withdrawal id; before that, tokens that have not arrived and are VALID are credited as far as
    * the balance needs them. Types that a downstream pays cannot be withdrawn, nor what a fuse holds back be credited.
-   * Errors: INVALID_ARGUMENT; FAILED_PRECONDITION (too little money: nothing was kept, the id may be used again);
+   * Errors: INVALID_ARGUMENT; FAILED_PRECONDITION (too little money, or operators have frozen the user: nothing was kept,
+   * the id may be used again);
    * ALREADY_EXISTS (the id was used for another user, type or amount); UNAVAILABLE (ask again with the same id).
    */
   withdraw: {
@@ -725,7 +730,8 @@ export interface WalletServer extends UntypedServiceImplementation {
   /**
    * Pays out, once for a withdrawal id; before that, tokens that have not arrived and are VALID are credited as far as
    * the balance needs them. Types that a downstream pays cannot be withdrawn, nor what a fuse holds back be credited.
-   * Errors: INVALID_ARGUMENT; FAILED_PRECONDITION (too little money: nothing was kept, the id may be used again);
+   * Errors: INVALID_ARGUMENT; FAILED_PRECONDITION (too little money, or operators have frozen the user: nothing was kept,
+   * the id may be used again);
    * ALREADY_EXISTS (the id was used for another user, type or amount); UNAVAILABLE (ask again with the same id).
    */
   withdraw: handleUnaryCall<WithdrawRequest, WithdrawReply>;
@@ -756,7 +762,8 @@ export interface WalletClient extends Client {
   /**
    * Pays out, once for a withdrawal id; before that, tokens that have not arrived and are VALID are credited as far as
    * the balance needs them. Types that a downstream pays cannot be withdrawn, nor what a fuse holds back be credited.
-   * Errors: INVALID_ARGUMENT; FAILED_PRECONDITION (too little money: nothing was kept, the id may be used again);
+   * Errors: INVALID_ARGUMENT; FAILED_PRECONDITION (too little money, or operators have frozen the user: nothing was kept,
+   * the id may be used again);
    * ALREADY_EXISTS (the id was used for another user, type or amount); UNAVAILABLE (ask again with the same id).
    */
   withdraw(
