@@ -403,11 +403,11 @@ async fn first_tokens_come_as_a_whole_and_further_ones_are_added() {
     let expected: Vec<_> = batch[..lengths.len()].iter().map(|put| Some(put.token.clone())).collect();
     assert_eq!(one.get(&keys).await.unwrap(), expected);
     // The other one has not seen the user; the first one has.
-    for (store, name, change_ms, expected_ms) in
+    for (store, order, change_ms, expected_ms) in
         [(&other, "b", 500, 500), (&one, "c", 1_000, 1_000), (&one, "d", 7, 1_000), (&other, "e", 8, 1_000)]
     {
-        store.put(&[TokenPut { expires_at_ms: end_ms + change_ms, ..put(1, name) }]).await.unwrap();
-        assert_eq!(asked::<u64>(url, &["PEXPIRETIME", name]).await, end_ms + expected_ms);
+        store.put(&[TokenPut { expires_at_ms: end_ms + change_ms, ..put(1, order) }]).await.unwrap();
+        assert_eq!(asked::<u64>(url, &["PEXPIRETIME", &name]).await, end_ms + expected_ms);
     }
     assert_eq!(one.list(1, None, 100).await.unwrap().len(), lengths.len() + 4);
     // Freed by the other: the first one believes that it is there, and the end is set all the same.
