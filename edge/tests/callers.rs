@@ -204,7 +204,7 @@ async fn a_caller_of_another_app_reaches_nothing() {
     }
     assert!(running.fake.calls.lock().is_empty(), "no service has seen a call");
     let refused = running.metric("windfall_edge_refused_calls_total{reason=\"other_tenant\"}");
-    assert_eq!(refused, (2 * PATHS.len() + 2) as f64);
+    assert_eq!(refused, f64::from(u32::try_from(2 * PATHS.len() + 2).unwrap()));
 }
 
 #[tokio::test]
