@@ -61,7 +61,9 @@ mod tables;
 pub(crate) use db::{AuditDb, Cell, Value};
 pub use differences::{Difference, DifferenceKind, DifferenceState};
 pub use progress::AuditProgress;
-pub(crate) use tables::{NAMES as TABLE_NAMES, tables};
+#[cfg(feature = "postgres")]
+pub(crate) use tables::NAMES as TABLE_NAMES;
+pub(crate) use tables::tables;
 
 use crate::error::{LedgerError, OpenError};
 use crate::guard::Guard;

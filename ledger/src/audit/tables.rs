@@ -1,6 +1,7 @@
 //! The auditor's tables. They belong to no version of the schema: processes that do not know them do no harm to them.
 
 /// All of them.
+#[cfg(feature = "postgres")]
 pub(crate) const NAMES: [&str; 4] = ["audit_position", "audit_sums", "audit_pending", "audit_differences"];
 
 /// `audit_position` has one row. `sweep_…` is the place of the sweep: its stage, and the last key of that stage.
