@@ -39,7 +39,7 @@ pub enum AuditCallError {
     Audit(#[from] AuditError),
 }
 
-/// Starts auditors.
+/// The service that audits a ledger: its start checks the options and gives a handle.
 #[derive(Debug)]
 pub struct AuditService;
 

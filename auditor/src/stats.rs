@@ -32,7 +32,7 @@ declare_metrics! {
             pub age_s: u64,
         }
         gauge "windfall_audit_sweeps" "Whole sweeps over all accounts, orders and withdrawals" {
-            /// Whole sweeps.
+            /// How often a sweep has seen all of them; `None` while the ledger has not been asked.
             pub sweeps: Option<u64>,
         }
         gauge "windfall_audit_sweep_age_seconds" "Seconds since the sweep began that goes on" {

@@ -55,7 +55,7 @@ pub enum Acts {
     #[command(group(clap::ArgGroup::new("way").required(true).args(["give", "take"])))]
     #[command(group(clap::ArgGroup::new("from").required(true).args(["scene", "funding"])))]
     Adjust {
-        /// The user
+        /// The number of the user whose balance changes
         #[arg(allow_hyphen_values = true)]
         user: i64,
         /// Give so much to the user, in the smallest unit
@@ -64,10 +64,10 @@ pub enum Acts {
         /// Take so much from the user
         #[arg(long, value_name = "AMOUNT")]
         take: Option<i64>,
-        /// The bonus type
+        /// The bonus type of the money
         #[arg(long = "type", value_name = "TYPE")]
         bonus_type: String,
-        /// The activity
+        /// The activity whose budget or funding is the other side
         #[arg(long)]
         activity: String,
         /// From, or to, the budget of this scene: what it has given out changes, and it has to have room
@@ -81,15 +81,15 @@ pub enum Acts {
     },
     /// Propose that no withdrawal of a user is held from now on; grants go on
     Freeze {
-        /// The user
+        /// The number of the user who can withdraw nothing from then on
         #[arg(allow_hyphen_values = true)]
         user: i64,
         #[command(flatten)]
         because: Because,
     },
-    /// Propose to end that
+    /// Propose that withdrawals of a frozen user are held again
     Thaw {
-        /// The user
+        /// The number of the frozen user
         #[arg(allow_hyphen_values = true)]
         user: i64,
         #[command(flatten)]
