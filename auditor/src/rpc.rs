@@ -14,7 +14,7 @@ const PAGE_MAX: u32 = 1_000;
 const ACTOR_MAX_BYTES: usize = 64;
 const NOTE_MAX_BYTES: usize = 1_000;
 
-/// How far the auditor has come, and what differs, for operators. Role: operate.
+/// How far the auditor has come, and what differs, for operators. Roles: observe; operate to mark.
 #[derive(Debug, Clone)]
 pub struct AuditsService {
     auditor: AuditHandle,

@@ -13,7 +13,7 @@
 --   CREATE ROLE windfall_wallet LOGIN PASSWORD '…' IN ROLE windfall_writer;      the role wallet
 --   CREATE ROLE windfall_seal LOGIN PASSWORD '…' IN ROLE windfall_sealer;        windfall ledger seal
 --   CREATE ROLE windfall_audit LOGIN PASSWORD '…' IN ROLE windfall_auditor;      the role auditor
---   CREATE ROLE windfall_look LOGIN PASSWORD '…' IN ROLE windfall_reader;        windfall ledger verify, windfall reconcile
+--   CREATE ROLE windfall_look LOGIN PASSWORD '…' IN ROLE windfall_reader;        windfall ledger verify
 --
 -- The roles sdk-gateway, token-service, scheduler, task-queue and console use no database, and have no user.
 DO $$

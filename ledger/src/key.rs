@@ -90,6 +90,7 @@ pub(crate) fn keys_of(number: &str) -> (String, String) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use windfall_proto::order::{NAME_MAX_BYTES, TRADE_NO_MAX_BYTES};
 
     #[test]
     fn keys_sort_like_their_numbers_and_name_one_order() {
@@ -108,5 +109,14 @@ mod tests {
         let (from, below) = keys_of("1");
         let within = |key: &str| key >= from.as_str() && key < below.as_str();
         assert!(within(&keys[0]) && !keys[1..].iter().any(|key| within(key)) && !within("1"));
+    }
+
+    /// What payers are told of the length of keys (docs/upgrade.md, downstream.proto).
+    #[test]
+    fn the_longest_key_of_a_payer_has_225_characters() {
+        let (name, number) = ("a".repeat(NAME_MAX_BYTES), "n".repeat(TRADE_NO_MAX_BYTES));
+        let id = WithdrawalId { user_id: i64::MIN, id: &number };
+        assert_eq!(crate::withdrawal::payer_key(id, &name).len(), 225);
+        assert!(format!("order {name} {number}").len() < 225);
     }
 }

@@ -22,7 +22,7 @@ pub struct ReconcileArgs {
     /// or nothing was compared in the last ten minutes
     #[arg(long, value_name = "URL")]
     server: Option<String>,
-    /// The file with the bearer key of a caller with the role operate [default: the environment variable WINDFALL_KEY]
+    /// The file with the bearer key of a caller with the role observe, or operate for --acknowledge and --resolve [default: the environment variable WINDFALL_KEY]
     #[arg(long, requires = "server")]
     key_file: Option<PathBuf>,
     /// The file with the certificates (PEM) that the server is checked against; needed for https

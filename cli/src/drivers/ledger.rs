@@ -121,7 +121,7 @@ impl LedgerAt {
         .context("the ledger cannot be opened for auditing")
     }
 
-    /// Makes the journal of one that older versions wrote and that holds the guard's marks; `None` where its process does that
+    /// Brings one that older versions wrote to the newest version, if it holds the guard's marks; `None` where its process does that
     /// when it opens it. Blocks.
     pub fn migrate(&self, how: Migration, guard: &Guard) -> Result<Option<(i64, i64)>> {
         match self {

@@ -31,7 +31,7 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// Role: operate. What was proposed, by whom and with what evidence, and how it ended, is kept for ever.
+// Roles: observe to look, operate to propose and refuse, approve to approve. What was proposed, by whom and with what evidence, and how it ended, is kept for ever.
 type ActsClient interface {
 	// Proposes an act. The same act with the same reason and evidence is one act while it is open, and for ever once it was
 	// done: asked again after a lost answer, it is answered as it stands. Errors: INVALID_ARGUMENT; FAILED_PRECONDITION, where
@@ -112,7 +112,7 @@ func (c *actsClient) RefuseAct(ctx context.Context, in *RefuseActRequest, opts .
 // All implementations must embed UnimplementedActsServer
 // for forward compatibility.
 //
-// Role: operate. What was proposed, by whom and with what evidence, and how it ended, is kept for ever.
+// Roles: observe to look, operate to propose and refuse, approve to approve. What was proposed, by whom and with what evidence, and how it ended, is kept for ever.
 type ActsServer interface {
 	// Proposes an act. The same act with the same reason and evidence is one act while it is open, and for ever once it was
 	// done: asked again after a lost answer, it is answered as it stands. Errors: INVALID_ARGUMENT; FAILED_PRECONDITION, where

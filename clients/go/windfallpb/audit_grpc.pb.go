@@ -29,7 +29,7 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// The auditor of a ledger. Role: operate.
+// The auditor of a ledger. Roles: observe; operate to mark.
 type AuditsClient interface {
 	// How far the auditor has come, and how many differences there are. Errors: UNAVAILABLE (the ledger has not answered:
 	// call again).
@@ -85,7 +85,7 @@ func (c *auditsClient) MarkDifference(ctx context.Context, in *MarkDifferenceReq
 // All implementations must embed UnimplementedAuditsServer
 // for forward compatibility.
 //
-// The auditor of a ledger. Role: operate.
+// The auditor of a ledger. Roles: observe; operate to mark.
 type AuditsServer interface {
 	// How far the auditor has come, and how many differences there are. Errors: UNAVAILABLE (the ledger has not answered:
 	// call again).

@@ -89,7 +89,7 @@ func (PayOutcome) EnumDescriptor() ([]byte, []int) {
 type PayRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The idempotency key: `order ACTIVITY NUMBER`, or the order number alone of an older order; of a withdrawal `withdrawal
-	// TENANT USER ID`, or `withdrawal ID` of an older one. At most 330 characters.
+	// TENANT USER ID`, or `withdrawal ID` of an older one. At most 225 characters.
 	TradeNo   string `protobuf:"bytes,1,opt,name=trade_no,json=tradeNo,proto3" json:"trade_no,omitempty"`
 	UserId    int64  `protobuf:"varint,2,opt,name=user_id,json=userId,proto3" json:"user_id,omitempty"`
 	Activity  string `protobuf:"bytes,3,opt,name=activity,proto3" json:"activity,omitempty"`

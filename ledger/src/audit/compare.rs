@@ -51,7 +51,7 @@ pub(super) fn page(db: &dyn AuditDb, limits: AuditLimits, now_ms: i64) -> Result
 /// Notes that there are more than are listed.
 pub(super) fn more(found: &mut Vec<Found>, rows: &[Row], of: &str) {
     if rows.len() > FOUND_MAX {
-        let detail = "more of them are wrong than are listed; reconcile the ledger as a whole".to_owned();
+        let detail = "more of them are wrong than are listed; mend these first".to_owned();
         found.push(Found::new(DifferenceKind::MoreThanListed, of.to_owned(), detail));
     }
 }

@@ -253,7 +253,7 @@ fn find(db: &dyn AuditDb, params: &[Value<'_>; 2], has_acts: bool) -> Result<Vec
     if [&payments, &moves, &acted].iter().any(|rows| rows.len() > FOUND_MAX) {
         let [Value::Int(from), Value::Int(to)] = params else { return Ok(found) };
         let subject = format!("transfers from place {from} up to {to}");
-        let detail = "more of them are wrong than are listed; reconcile the ledger as a whole".to_owned();
+        let detail = "more of them are wrong than are listed; mend these first".to_owned();
         found.push(Found::new(DifferenceKind::MoreThanListed, subject, detail));
     }
     Ok(found)

@@ -85,7 +85,7 @@ pub enum AuditError {
     /// The ledger has transfers at places that no transaction has reached: it was loaded into another cluster.
     #[error(
         "transfer {transfer} is at the place {place}, which no transaction of this server has reached: the ledger was loaded \
-         into another PostgreSQL cluster, and its ranges cannot be told from new ones. Reconcile it as a whole"
+         into another PostgreSQL cluster, and its ranges cannot be told from new ones. Run windfall ledger verify, which compares what is sealed"
     )]
     Ahead {
         /// The transfer's number.

@@ -1869,7 +1869,7 @@ export const RefuseActReply: MessageFns<RefuseActReply> = {
   },
 };
 
-/** Role: operate. What was proposed, by whom and with what evidence, and how it ended, is kept for ever. */
+/** Roles: observe to look, operate to propose and refuse, approve to approve. What was proposed, by whom and with what evidence, and how it ended, is kept for ever. */
 export type ActsService = typeof ActsService;
 export const ActsService = {
   /**

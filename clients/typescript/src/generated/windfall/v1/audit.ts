@@ -1016,7 +1016,7 @@ export const MarkDifferenceReply: MessageFns<MarkDifferenceReply> = {
   },
 };
 
-/** The auditor of a ledger. Role: operate. */
+/** The auditor of a ledger. Roles: observe; operate to mark. */
 export type AuditsService = typeof AuditsService;
 export const AuditsService = {
   /**

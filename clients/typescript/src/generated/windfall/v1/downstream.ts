@@ -39,7 +39,7 @@ export enum PayOutcome {
 export interface PayRequest {
   /**
    * The idempotency key: `order ACTIVITY NUMBER`, or the order number alone of an older order; of a withdrawal `withdrawal
-   * TENANT USER ID`, or `withdrawal ID` of an older one. At most 330 characters.
+   * TENANT USER ID`, or `withdrawal ID` of an older one. At most 225 characters.
    */
   tradeNo: string;
   userId: bigint;
