@@ -229,6 +229,7 @@ class Chart:
             variables = {one["secretRef"]["name"] for one in container.get("envFrom", [])}
             needed = {secrets["environment"], secrets["ledger"] if work & grants or role == "auditor" else ""}
             needed = {secrets["own"][role]} if role in secrets["own"] else needed
+            self.expect(variables == needed - {""} or role not in secrets["own"], f"{role} lacks the variables of its own")
             self.expect(variables <= needed, f"{role} has the variables of {sorted(variables)}, which it does not need")
 
     def hooks(self):

@@ -243,7 +243,7 @@ impl Worker {
                 other => other.map_err(told)?,
             };
             self.look().map_err(told)?;
-            if step.transfers < u64::from(self.options.increment_rows) {
+            if !step.has_more {
                 break;
             }
             if !self.pause() {

@@ -29,6 +29,10 @@ pub struct ListCopies {
     pub after_ms: i64,
     /// The pause between two passes over all reserved orders.
     pub pause_ms: i64,
+    /// An order of the page that is due further ahead than this and twice its age is due now. No clock that is right sets such
+    /// a time where this is the time of a lease, or the age at which orders are listed, whichever is longer: whoever has taken
+    /// or written it had a clock that is ahead, and it would be nobody's until its time comes.
+    pub ahead_ms: i64,
     /// The number of orders of a page at most.
     pub limit: u32,
 }
@@ -81,14 +85,8 @@ pub struct TakenCopies {
 pub struct TakeCopies<'a> {
     /// The numbers of their budget keys.
     pub programs: &'a [i64],
-    /// The present time, in Unix milliseconds.
-    pub now_ms: i64,
-    /// They were due by this time; or …
+    /// They were due by this time.
     pub due_ms: i64,
-    /// … they are due further ahead of the present time than this and twice their age. No clock that is right sets that where
-    /// this is the time of a lease, or the age at which orders are listed, whichever is longer: whoever has taken or written
-    /// them had a clock that is ahead, and they would be nobody's until its time comes.
-    pub ahead_ms: i64,
     /// The end of the lease: they are due again by then, unless it is noted that they were written.
     pub lease_ends_ms: i64,
     /// The number of orders at most.
@@ -148,17 +146,14 @@ mod tests {
     const AFTER_MS: i64 = 100;
     const LEASE_MS: i64 = 50;
 
-    /// Takes what a process takes whose clock is at this time, and returns how many these are.
+    /// Lists and takes what a process takes whose clock is at this time, and returns how many these are.
     fn take(ledger: &mut Ledger, now_ms: i64) -> u64 {
+        let ahead_ms = AFTER_MS.max(LEASE_MS);
+        let how = ListCopies { now_ms, after_ms: AFTER_MS, pause_ms: 1, ahead_ms, limit: 9 };
+        ledger.list_copies(&how).unwrap();
         let programs: Vec<i64> = ledger.copy_keys().unwrap().iter().map(|key| key.program).collect();
-        let which = TakeCopies {
-            programs: &programs,
-            now_ms,
-            due_ms: now_ms,
-            ahead_ms: AFTER_MS.max(LEASE_MS),
-            lease_ends_ms: now_ms + LEASE_MS,
-            limit: 9,
-        };
+        let which =
+            TakeCopies { programs: &programs, due_ms: now_ms, lease_ends_ms: now_ms + LEASE_MS, limit: 9 };
         let taken = ledger.take_copies(&which).unwrap();
         assert_eq!(taken.orders.len() as u64, taken.due);
         taken.due
@@ -173,8 +168,6 @@ mod tests {
         let order =
             Order { trade_no: "a", user_id: 1, activity, scene, bonus_type, amount: 1, time_ms: 1_000 };
         ledger.transact(|tx| tx.promise(&[order], Attempt::Normal)).unwrap();
-        let how = ListCopies { now_ms: 1_100, after_ms: AFTER_MS, pause_ms: 1, limit: 9 };
-        assert_eq!(ledger.list_copies(&how).unwrap(), Listing::Page(1));
         assert_eq!((take(&mut ledger, 1_099), take(&mut ledger, 1_100), take(&mut ledger, 1_149)), (0, 1, 0));
         let program = ledger.copy_keys().unwrap()[0].program;
         let key = "a spring";

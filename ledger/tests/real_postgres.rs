@@ -347,7 +347,8 @@ fn a_range_waits_for_transactions_that_are_still_open() {
     // It has its number, and is not committed.
     let mut tx = early.begin().unwrap();
     tx.apply(&[cash("early")], windfall_ledger::Attempt::Normal).unwrap();
-    late.apply(&[cash("late")]).unwrap();
+    // Of another activity, so that it waits for no budget's row of the one that is open.
+    late.apply(&[Order { activity: "winter", ..cash("late") }]).unwrap();
     let mut sealer = place.sealer().unwrap();
     assert_eq!(sealer.seal(&mut anchor, 5_000).unwrap(), None, "the early one would be in front of it");
     let found = place.reader().unwrap().verify(Some(&anchor)).unwrap();

@@ -241,17 +241,10 @@ fn auditors_audit_and_writers_list_copies() {
     let mut ledger = place.open(Unbudgeted::Allow).unwrap();
     assert_eq!(ledger.apply(&[order("a")]).unwrap(), [OrderOutcome::Credited]);
     ledger.transact(|tx| tx.promise(&[order("b")], Attempt::Normal)).unwrap();
-    let how = ListCopies { now_ms: 100, after_ms: 1, pause_ms: 1, limit: 9 };
+    let how = ListCopies { now_ms: 100, after_ms: 1, pause_ms: 1, ahead_ms: 1_000, limit: 9 };
     assert_eq!(ledger.list_copies(&how).unwrap(), Listing::Page(1));
     let programs: Vec<i64> = ledger.copy_keys().unwrap().iter().map(|key| key.program).collect();
-    let which = TakeCopies {
-        programs: &programs,
-        now_ms: 100,
-        due_ms: 100,
-        ahead_ms: 1_000,
-        lease_ends_ms: 200,
-        limit: 9,
-    };
+    let which = TakeCopies { programs: &programs, due_ms: 100, lease_ends_ms: 200, limit: 9 };
     assert_eq!(ledger.take_copies(&which).unwrap().orders.len(), 1);
     let mut auditor = Auditor::connect(&place.url("windfall_audit"), &place.options()).unwrap();
     while auditor.increment(7).unwrap().transfers > 0 {}

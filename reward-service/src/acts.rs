@@ -146,7 +146,7 @@ impl RewardHandle {
 }
 
 /// An error where the ledger does not hold its mark, or nobody knows whether it does.
-fn check_mark(tx: &Tx<'_>, guard: Option<&Guard>) -> Result<(), LedgerError> {
+pub(crate) fn check_mark(tx: &Tx<'_>, guard: Option<&Guard>) -> Result<(), LedgerError> {
     if tx.went_back() || guard.is_some_and(Guard::stops_payouts) {
         return Err(LedgerError::Unavailable(STOPPED.into()));
     }

@@ -5,9 +5,11 @@
 //! operator ends it with [`RewardHandle::release`]. An event that is written while its caller got no answer is in the
 //! queue, and a repeated call writes it once more at most, which credits nothing twice (I1).
 
+use crate::acts::check_mark;
 use crate::decode;
 use crate::handle::{CallError, RewardHandle};
 use crate::job::{Ask, Decision, How};
+use crate::outbox::event_of;
 use crate::payouts::STOPPED;
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -19,7 +21,6 @@ use windfall_contract::rewards::{GrantReply, RetryReason};
 use windfall_ledger::{
     ArchiveEntry, Attempt, Awaits, Finish, LedgerError, OrderId, Replay, ReservedOrder, Tx,
 };
-use windfall_proto::event::EventRef;
 
 /// The queue in which events wait that are granted later.
 #[async_trait]
@@ -298,9 +299,7 @@ impl RewardHandle {
         let done = self.call(move |ledger| {
             ledger.transact(|tx| {
                 // A downstream may have paid it, and the entry would be gone where the server with everything comes back.
-                if tx.went_back() || guard.as_ref().is_some_and(|guard| guard.stops_payouts()) {
-                    return Err(LedgerError::Unavailable(STOPPED.into()));
-                }
+                check_mark(tx, guard.as_deref())?;
                 let id = OrderId { activity: &activity, trade_no: &own };
                 // Under its lock: a payer that is about to be asked has the order before, or finds it ended.
                 let Some((order, awaits)) = tx.lock_order(id)? else { return Ok(Released::NotReserved) };
@@ -362,19 +361,7 @@ pub(crate) fn archive_released(
     detail: String,
     now_ms: i64,
 ) -> Result<(), LedgerError> {
-    let mut payload = Vec::new();
-    let event = EventRef {
-        trade_no: &order.trade_no,
-        user_id: order.user_id,
-        activity: &order.activity,
-        scene: &order.scene,
-        bonus_type: &order.bonus_type,
-        amount: order.amount,
-        award_time_ms: order.created_ms,
-        first_sent_ms: order.created_ms,
-        ..EventRef::default()
-    };
-    event.encode([], &mut payload);
+    let payload = event_of(order);
     let reason = crate::decide::rejection(Reason::Released).to_string();
     let entry = ArchiveEntry {
         trade_no: Some(&order.trade_no),

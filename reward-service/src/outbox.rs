@@ -63,6 +63,10 @@ impl Again {
         self.every_ms.clamp(1, 3_600_000)
     }
 
+    fn lease_ms(self) -> u64 {
+        self.lease_ms.clamp(1, 3_600_000)
+    }
+
     /// Whether an order of this age is due in the look that ends a period.
     fn is_due(self, age_ms: u64) -> bool {
         let Some(doublings) = (age_ms / self.after_ms()).checked_ilog2() else { return false };
@@ -115,6 +119,7 @@ impl AsyncGrants {
                 now_ms: self.now_ms(),
                 after_ms: signed(again.after_ms()),
                 pause_ms: signed(again.every_ms()),
+                ahead_ms: signed(again.lease_ms().max(again.after_ms())),
                 limit: PAGE,
             };
             match self.rewards().call(move |ledger| ledger.list_copies(&how)).await? {
@@ -140,14 +145,11 @@ impl AsyncGrants {
                 break;
             }
             let (own, now_ms) = (programs.clone(), self.now_ms());
-            let lease_ms = again.lease_ms.clamp(1, 3_600_000);
             let taken = self.rewards().call(move |ledger| {
                 ledger.take_copies(&TakeCopies {
                     programs: &own,
-                    now_ms,
                     due_ms: now_ms.saturating_sub(signed(overdue_ms)),
-                    ahead_ms: signed(lease_ms.max(again.after_ms())),
-                    lease_ends_ms: now_ms.saturating_add(signed(lease_ms)),
+                    lease_ends_ms: now_ms.saturating_add(signed(again.lease_ms())),
                     limit: PAGE,
                 })
             });
@@ -169,7 +171,7 @@ impl AsyncGrants {
         if orders.is_empty() {
             return Ok(());
         }
-        let events: Vec<Bytes> = orders.iter().map(|one| event(&one.order)).collect();
+        let events: Vec<Bytes> = orders.iter().map(|one| event_of(&one.order)).collect();
         let answers = self.queue().enqueue(&events, true).await;
         let count = orders.len() as u64;
         // If we die here, they are due again when the lease ends: written once more, and credited once (I1).
@@ -213,7 +215,7 @@ impl AsyncGrants {
                 let age_ms = u64::try_from(now_ms.saturating_sub(order.created_ms)).unwrap_or(0);
                 again.is_due(age_ms.saturating_sub(late_ms))
             };
-            let due: Vec<Bytes> = page.iter().filter(is_due).map(|one| event(&one.order)).collect();
+            let due: Vec<Bytes> = page.iter().filter(is_due).map(|one| event_of(&one.order)).collect();
             if !due.is_empty() {
                 let taken = self.queue().enqueue(&due, true).await;
                 let written = taken.iter().filter(|answer| answer.is_ok()).count() as u64;
@@ -228,8 +230,8 @@ impl AsyncGrants {
     }
 }
 
-/// The event of a reserved order, with every field that decides its grant.
-fn event(order: &StoredOrder) -> Bytes {
+/// The event of a stored order, with every field that decides its grant.
+pub(crate) fn event_of(order: &StoredOrder) -> Bytes {
     let mut bytes = Vec::new();
     let event = EventRef {
         trade_no: &order.trade_no,

@@ -15,7 +15,7 @@ use windfall_contract::accounts::{Accounts, AccountsError, Withdrawal, Withdrawa
 use windfall_contract::connector::Connector;
 use windfall_contract::rewards::{GrantReply, RetryReason, Rewards};
 use windfall_ledger::{
-    ArchiveFilter, BudgetSet, Ledger, LedgerReader, PostgresOptions, TakeCopies, Unbudgeted,
+    ArchiveFilter, BudgetSet, Ledger, LedgerReader, ListCopies, PostgresOptions, TakeCopies, Unbudgeted,
 };
 use windfall_proto::event::EventRef;
 use windfall_reward_service::{
@@ -386,17 +386,11 @@ async fn two_services_write_one_copy_for_each_due_time() {
         (Again { lease_ms: 500, ..again }, i64::try_from(now.load(Ordering::SeqCst)).unwrap());
     let take = |now_ms| {
         started[0].call(move |ledger| {
+            let how = ListCopies { now_ms, after_ms: 1_000, pause_ms: 1, ahead_ms: 1_000, limit: 10_000 };
+            ledger.list_copies(&how)?;
             let programs: Vec<i64> = ledger.copy_keys()?.iter().map(|key| key.program).collect();
-            let (due_ms, ahead_ms, lease_ends_ms) = (now_ms, 1_000, now_ms + 500);
-            let programs = &programs;
-            ledger.take_copies(&TakeCopies {
-                programs,
-                now_ms,
-                due_ms,
-                ahead_ms,
-                lease_ends_ms,
-                limit: 10_000,
-            })
+            let (due_ms, lease_ends_ms) = (now_ms, now_ms + 500);
+            ledger.take_copies(&TakeCopies { programs: &programs, due_ms, lease_ends_ms, limit: 10_000 })
         })
     };
     // Its clock was a day ahead before, and it took them for tomorrow.

@@ -4,7 +4,8 @@
 
 use rdkafka::admin::{AdminClient, AdminOptions, AlterConfig, ResourceSpecifier};
 use rdkafka::client::DefaultClientContext;
-use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
+use rdkafka::producer::{FutureProducer, FutureRecord, Producer as _};
+use rdkafka::types::RDKafkaErrorCode;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use windfall_servers::{KafkaOptions, Private, RedisOptions, Servers};
@@ -102,7 +103,9 @@ fn records_that_are_not_ours_are_archived_with_their_bytes() {
         .args([kafka.url(), "--data"])
         .arg(&data)
         .start();
-    let raw: BaseProducer = rdkafka::ClientConfig::new()
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let _entered = runtime.enter();
+    let raw: FutureProducer = rdkafka::ClientConfig::new()
         .set("bootstrap.servers", kafka.url())
         .set("message.max.bytes", "12000000")
         .create()
@@ -110,11 +113,9 @@ fn records_that_are_not_ours_are_archived_with_their_bytes() {
     let topic = topic_of(&data, &raw);
     take_huge_records(&kafka, &topic);
     let huge = vec![7_u8; 10 << 20];
-    raw.send(BaseRecord::<(), [u8]>::to(&topic).partition(0).payload(&b"\xff\xfe garbage"[..])).unwrap();
-    raw.send(BaseRecord::<(), ()>::to(&topic).partition(0)).unwrap();
-    raw.send(BaseRecord::<(), [u8]>::to(&topic).partition(0).payload(&huge)).unwrap();
-    raw.flush(Duration::from_secs(30)).unwrap();
-    assert_eq!(raw.in_flight_count(), 0);
+    for payload in [Some(&b"\xff\xfe garbage"[..]), None, Some(&huge)] {
+        write_strange(&runtime, &raw, &topic, payload);
+    }
 
     let ended = running.end();
     assert_eq!(ended.code, Some(0), "{ended}");
@@ -136,7 +137,7 @@ fn run_of(data: &Path) -> String {
 }
 
 /// Waits until the demo has made its topic.
-fn topic_of(data: &Path, client: &BaseProducer) -> String {
+fn topic_of(data: &Path, client: &FutureProducer) -> String {
     let started = Instant::now();
     loop {
         assert!(started.elapsed() < Duration::from_secs(60), "the demo makes no topic");
@@ -148,6 +149,29 @@ fn topic_of(data: &Path, client: &BaseProducer) -> String {
         let all = client.client().fetch_metadata(None, Duration::from_secs(5)).unwrap();
         if all.topics().iter().any(|one| one.name() == topic && one.partitions().len() == 4) {
             return topic;
+        }
+    }
+}
+
+/// Writes a record to partition 0. A broker learns of a topic's new limit a while after the change was answered: until
+/// then it refuses what is large.
+fn write_strange(
+    runtime: &tokio::runtime::Runtime,
+    producer: &FutureProducer,
+    topic: &str,
+    payload: Option<&[u8]>,
+) {
+    let started = Instant::now();
+    loop {
+        let mut record = FutureRecord::<(), [u8]>::to(topic).partition(0);
+        record.payload = payload;
+        match runtime.block_on(producer.send(record, Duration::from_secs(30))) {
+            Ok(_) => return,
+            Err((error, _)) => {
+                let is_new = error.rdkafka_error_code() == Some(RDKafkaErrorCode::MessageSizeTooLarge);
+                assert!(is_new && started.elapsed() < Duration::from_secs(10), "{error}");
+                std::thread::sleep(Duration::from_millis(50));
+            }
         }
     }
 }

@@ -118,6 +118,11 @@ declare_metrics! {
             /// Reads that the store did not answer, or not in time.
             pub store_failures: u64,
         }
+        gauge "windfall_token_ring_newest_key"
+        "The highest number of a key that opens tokens, in the ring that the process has taken over" {
+            /// The highest number of a key that opens tokens in the ring that is in force; 0 for none.
+            pub newest_key: u64,
+        }
     }
 }
 

@@ -15,7 +15,7 @@ use windfall_contract::rules::Revocations;
 use windfall_contract::tokens::{TokenStore, Unavailable};
 use windfall_contract::verifier::{ListError, Page, TokenPage, TokenVerifier, Verdict, VerifyError};
 use windfall_proto::v1::BonusToken;
-use windfall_token::{KeyRing, Reason};
+use windfall_token::{KeyRing, Reason, State};
 
 /// The parts that a [`KeyRingVerifier`] is wired to.
 pub struct TokenParts {
@@ -90,9 +90,12 @@ impl KeyRingVerifier {
         Ok(())
     }
 
-    /// Counters since the start.
+    /// Counters since the start, and the newest key that opens tokens now.
     pub fn stats(&self) -> TokenStats {
-        self.0.counters.read()
+        let keys = self.keys();
+        let opens = keys.ring.keys().filter(|key| matches!(key.state, State::VerifyOnly | State::Primary));
+        let newest_key = opens.map(|key| u64::from(key.id.0)).max().unwrap_or(0);
+        TokenStats { newest_key, ..self.0.counters.read() }
     }
 
     /// The ring that is in force. A call takes it once.

@@ -23,6 +23,11 @@ pub struct Server {
 }
 
 impl Server {
+    /// One that a command names by options of its own.
+    pub fn at(server: String, key_file: Option<PathBuf>, ca_file: Option<PathBuf>) -> Self {
+        Self { server, key_file, ca_file }
+    }
+
     /// How it is reached.
     pub fn options(&self) -> Result<ClientOptions> {
         let key = match &self.key_file {

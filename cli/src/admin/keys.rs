@@ -3,7 +3,7 @@
 use super::{now_ms, utc};
 use anyhow::Result;
 use std::path::PathBuf;
-use windfall_token::{Algorithm, KeyFile, KeyId};
+use windfall_token::{Algorithm, KeyFile, KeyId, State};
 
 /// `windfall keys …`
 #[derive(Debug, Clone, clap::Subcommand)]
@@ -20,9 +20,9 @@ pub enum KeysCommand {
     Add {
         #[command(flatten)]
         file: RingFile,
-        /// hmac-sha256-128 or ed25519
-        #[arg(long, default_value = "hmac-sha256-128")]
-        algorithm: Algorithm,
+        /// hmac-sha256-128 or ed25519 [default: that of the primary key]
+        #[arg(long)]
+        algorithm: Option<Algorithm>,
     },
     /// Promote a key: pending to verify-only, verify-only to primary
     Promote {
@@ -78,7 +78,11 @@ pub fn run(command: &KeysCommand) -> Result<()> {
             println!("{}: key {} mints", file.file.display(), ring.list()[0].id);
         }
         KeysCommand::Add { file, algorithm } => {
-            let id = KeyFile::open(&file.file)?.add(*algorithm, now_ms())?;
+            let mut ring = KeyFile::open(&file.file)?;
+            // Where verifiers have copies that mint none, another algorithm would take these away from them.
+            let primary = ring.list().into_iter().find(|key| key.state == State::Primary);
+            let own = primary.map_or(Algorithm::HmacSha256, |key| key.algorithm);
+            let id = ring.add(algorithm.unwrap_or(own), now_ms())?;
             println!("key {id} is pending; give the file to every process, then promote it");
         }
         KeysCommand::Promote { file, id } => {

@@ -1,13 +1,13 @@
 //! `windfall reconcile`: what differs in a ledger in use, as its auditor has found it; or the files of a demo.
 
-use super::ask::{more, show, value};
+use super::ask::{Server, more, show, value};
 use super::{now_ms, utc};
 use crate::demo;
 use crate::outcome::Outcome;
 use anyhow::{Context, Result, bail};
 use serde_json::json;
 use std::path::PathBuf;
-use windfall_client::{AuditsClient, CallError, ClientOptions};
+use windfall_client::{AuditsClient, CallError};
 use windfall_proto::v1::{DifferenceState, GetAuditReply, ListDifferencesRequest, MarkDifferenceRequest};
 
 /// Arguments of `windfall reconcile`.
@@ -59,7 +59,8 @@ pub fn run(args: &ReconcileArgs) -> Result<Outcome> {
     match (&args.data, &args.server) {
         (Some(data), _) => demo::reconcile(data, args.json),
         (None, Some(server)) => {
-            let options = options(args, server)?;
+            let (key_file, ca_file) = (args.key_file.clone(), args.ca_file.clone());
+            let options = Server::at(server.clone(), key_file, ca_file).options()?;
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(async {
                 let client = AuditsClient::open(options)?;
@@ -68,24 +69,6 @@ pub fn run(args: &ReconcileArgs) -> Result<Outcome> {
         }
         (None, None) => bail!("give --server URL, or --data with the directory of a demo"),
     }
-}
-
-fn options(args: &ReconcileArgs, server: &str) -> Result<ClientOptions> {
-    let key = match &args.key_file {
-        Some(path) => std::fs::read_to_string(path)
-            .with_context(|| format!("the key file {} cannot be read", path.display()))?,
-        None => std::env::var("WINDFALL_KEY").unwrap_or_default(),
-    };
-    if key.trim().is_empty() {
-        bail!("there is no key: give --key-file, or set the environment variable WINDFALL_KEY");
-    }
-    Ok(ClientOptions {
-        endpoints: vec![server.to_owned()],
-        bearer_key: Some(key.trim().to_owned()),
-        ca_file: args.ca_file.clone(),
-        attempt_timeout_ms: 10_000,
-        ..ClientOptions::default()
-    })
 }
 
 async fn ask(client: &AuditsClient, args: &ReconcileArgs) -> Result<Outcome, CallError> {

@@ -36,9 +36,9 @@ impl ServiceOptions {
 
     /// Opens the ledger for auditing, under its mark where it has one. Blocks.
     fn open_auditor(&self) -> Result<Auditor> {
-        let mark = self.open_mark()?;
+        // First: while the ledger is away this is tried in each round, and the mark would be read and told of each time.
         let auditor = self.ledger.open_auditor(&self.data)?;
-        Ok(match mark {
+        Ok(match self.open_mark()? {
             Some(LedgerMark { guard, .. }) => auditor.guarded(Arc::clone(&guard))?,
             None => auditor,
         })

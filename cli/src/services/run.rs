@@ -184,8 +184,11 @@ async fn live(role: Role, mut options: ServiceOptions, is_dev: bool) -> Result<O
             pulling.close(left(began) / 2).await;
         }
         if let Some(audit) = audit {
-            // Before the writer of a ledger in a file, which closes it last.
-            auditor::close(audit).await;
+            // Before the writer of a ledger in a file, which closes it last. A step in a database that does not answer is not
+            // waited for: what has to be committed and written at the end needs the time.
+            if tokio::time::timeout(left(began) / 4, auditor::close(audit)).await.is_err() {
+                tracing::warn!("a step of the auditor did not end in time; its database rolls it back");
+            }
         }
         let closed = parts.close(left(began)).await;
         for task in followed {

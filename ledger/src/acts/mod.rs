@@ -233,11 +233,6 @@ impl StoredAct {
     pub const fn is_expired(&self, now_ms: i64) -> bool {
         self.end.is_none() && now_ms >= self.proposal.expires_ms
     }
-
-    /// Whether it can be approved.
-    pub const fn is_open(&self, now_ms: i64) -> bool {
-        self.end.is_none() && !self.is_expired(now_ms)
-    }
 }
 
 /// Which acts to list.

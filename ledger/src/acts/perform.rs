@@ -186,19 +186,16 @@ pub(crate) fn refuse(
     Ok(Ended::Now(act))
 }
 
-/// The settlement by which an order or a withdrawal has ended as it stands: the newest act of its kinds, and its end is the
-/// time of the decision. Another one has been overtaken: its subject was decided again since.
+/// The settlement by which an order or a withdrawal has ended as it stands: the time of its end is that of the decision. Another
+/// one has been overtaken: its subject was decided again since.
 pub(crate) fn settled_by(
     tx: &mut dyn Transaction,
     subject: Subject<'_>,
 ) -> Result<Option<(bool, i64)>, LedgerError> {
     let found = tx.done_acts(&subject.to_string(), &["settle_order", "release", "settle_withdrawal"])?;
-    // Acts are not approved in the order in which they are proposed.
-    let ended_ms = |act: &StoredAct| act.end.as_ref().map(|end| end.time_ms);
-    let Some(newest) = found.into_iter().max_by_key(|act| (ended_ms(act), act.id)) else { return Ok(None) };
-    let (Deed::SettleOrder { paid, .. } | Deed::SettleWithdrawal { paid, .. }) = newest.proposal.deed else {
+    if found.is_empty() {
         return Ok(None);
-    };
+    }
     let decided_ms = match subject {
         Subject::Order { activity, trade_no } => {
             tx.orders(&[OrderId { activity, trade_no }])?.pop().flatten().and_then(|order| order.decided_ms)
@@ -208,9 +205,14 @@ pub(crate) fn settled_by(
         }
         Subject::User(_) => None,
     };
-    // What performs an act decides its subject at the time of the act's end.
-    let is_current = decided_ms.is_some() && decided_ms == ended_ms(&newest);
-    Ok(is_current.then_some((paid, newest.id)))
+    // What performs an act decides its subject at the time of the act's end. Which of them ended last is not asked: they were
+    // approved by several hosts, whose clocks differ.
+    let ended_ms = |act: &StoredAct| act.end.as_ref().map(|end| end.time_ms);
+    let own = found.into_iter().filter(|act| decided_ms.is_some() && ended_ms(act) == decided_ms);
+    Ok(own.max_by_key(|act| act.id).and_then(|act| match act.proposal.deed {
+        Deed::SettleOrder { paid, .. } | Deed::SettleWithdrawal { paid, .. } => Some((paid, act.id)),
+        _ => None,
+    }))
 }
 
 /// What performing an act came to.

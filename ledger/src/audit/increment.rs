@@ -191,7 +191,8 @@ pub(super) fn run(db: &dyn AuditDb, limits: AuditLimits, now_ms: i64) -> Result<
     let end = range_end(db, at, horizon, limits.increment_rows)?;
     let to = end.unwrap_or(at);
     let params = [Value::Int(at), Value::Int(to)];
-    let mut done = Increment::default();
+    // Not told by the number of rows: a transaction is never divided, so a range may have fewer of them than its limit.
+    let mut done = Increment { has_more: to > at && to < horizon, ..Increment::default() };
     if to > at {
         let place = db.place();
         let count = format!("SELECT count(*) FROM transfers WHERE {place} >= $1 AND {place} < $2");

@@ -127,6 +127,8 @@ pub struct Increment {
     pub transfers: u64,
     /// The number of differences that were noted.
     pub differences: u64,
+    /// Whether more transfers are final than were read: go on at once.
+    pub has_more: bool,
 }
 
 /// A comparison.

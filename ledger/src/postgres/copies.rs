@@ -37,8 +37,9 @@ END $$;
 const ARE_THERE: &str = "SELECT to_regclass('order_copies_listing') IS NOT NULL, \
      coalesce(has_schema_privilege(current_schema(), 'CREATE'), false)";
 
-/// $1 is the present time, $2 the age, $3 the pause, $4 the limit. A next pass that is further away than a pause was set by a
-/// clock that is ahead, and is not waited for.
+/// $1 is the present time, $2 the age, $3 the pause, $4 the limit, $5 how far ahead a due time may be beside twice the order's
+/// age. A next pass that is further away than a pause was set by a clock that is ahead, and is not waited for. Orders of the
+/// page that are due too far ahead come as keys: each is one look by the table's key.
 const LIST: &str = "WITH own AS ( \
         SELECT one, reference, program FROM order_copies_listing \
         WHERE one AND NOT (next_ms > $1::bigint AND next_ms <= $1::bigint + $3::bigint) FOR UPDATE SKIP LOCKED \
@@ -51,6 +52,9 @@ const LIST: &str = "WITH own AS ( \
     ), made AS ( \
         INSERT INTO order_copies (program, reference, next_write_ms) \
         SELECT program, reference, created_ms + $2::bigint FROM page ON CONFLICT DO NOTHING \
+    ), far AS (SELECT f.program, f.reference FROM page p, LATERAL ( \
+            SELECT c.program, c.reference FROM order_copies c WHERE c.program = p.program AND c.reference = p.reference \
+                AND c.next_write_ms > $1::bigint + $5::bigint + 2 * abs($1::bigint - p.created_ms) OFFSET 0) AS f \
     ), counted AS (SELECT count(*) AS orders FROM page \
     ), last AS (SELECT reference, program FROM page ORDER BY reference DESC, program DESC LIMIT 1 \
     ), moved AS ( \
@@ -59,7 +63,8 @@ const LIST: &str = "WITH own AS ( \
             program = CASE WHEN c.orders >= $4::bigint THEN l.program ELSE 0 END, \
             next_ms = CASE WHEN c.orders >= $4::bigint THEN $1::bigint ELSE $1::bigint + $3::bigint END \
         FROM own CROSS JOIN counted c LEFT JOIN last l ON true WHERE s.one = own.one \
-    ) SELECT (SELECT count(*) FROM own), (SELECT orders FROM counted)";
+    ) SELECT (SELECT count(*) FROM own), (SELECT orders FROM counted), \
+        coalesce((SELECT array_agg(program) FROM far), '{}'), coalesce((SELECT array_agg(reference) FROM far), '{}')";
 
 const KEYS: &str = "SELECT p.id, a.name, s.name, b.name FROM programs p JOIN names a ON a.id = p.activity \
     JOIN names s ON s.id = p.scene JOIN names b ON b.id = p.asset \
@@ -69,12 +74,6 @@ const KEYS: &str = "SELECT p.id, a.name, s.name, b.name FROM programs p JOIN nam
 /// locked, or has another time by then, and is passed over.
 const DUE: &str = "SELECT program, reference FROM order_copies WHERE program = ANY($1) AND next_write_ms <= $2 \
     ORDER BY next_write_ms LIMIT $3 FOR UPDATE SKIP LOCKED";
-/// $1 are budget keys, $2 the present time, $3 how far ahead a time may be beside twice the order's age, $4 the limit.
-const TOO_FAR: &str = "SELECT c.program, c.reference FROM order_copies c \
-    JOIN orders o ON o.order_key = c.reference AND o.program = c.program \
-    WHERE c.program = ANY($1) AND c.next_write_ms > $2::bigint + $3::bigint \
-        AND c.next_write_ms > $2::bigint + $3::bigint + 2 * abs($2::bigint - o.created_ms) \
-    LIMIT $4 FOR UPDATE OF c SKIP LOCKED";
 const RESERVED: &str = "SELECT o.order_key, o.user_id, a.name, s.name, b.name, o.amount, o.status, o.reason, o.created_ms, \
     o.took_ms, o.payer, o.program FROM unnest($1::bigint[], $2::text[]) AS d(program, reference) \
     JOIN orders o ON o.order_key = d.reference AND o.program = d.program \
@@ -108,14 +107,22 @@ pub(super) fn list(session: &Session, schema: &str, how: &ListCopies) -> Result<
     if !are_there(session, schema)? {
         return Ok(Listing::NoTables);
     }
-    let ListCopies { now_ms, after_ms, pause_ms, limit } = how;
-    let rows = match session.query(LIST, &[now_ms, after_ms, pause_ms, &i64::from(*limit)]) {
+    let ListCopies { now_ms, after_ms, pause_ms, ahead_ms, limit } = how;
+    let rows = match session.query(LIST, &[now_ms, after_ms, pause_ms, &i64::from(*limit), ahead_ms]) {
         // Another user has made them.
         Err(LedgerError::Sql(what)) if what.ends_with("(42501)") => return Ok(Listing::NoTables),
         other => other?,
     };
     let row = rows.first().ok_or_else(|| LedgerError::Sql("an answer is missing".into()))?;
     let (own, orders): (i64, i64) = (cell(row, 0)?, cell(row, 1)?);
+    let (programs, keys): (Vec<i64>, Vec<String>) = (cell(row, 2)?, cell(row, 3)?);
+    // If we die before, the next pass finds them again.
+    let due: Vec<_> = programs
+        .iter()
+        .zip(&keys)
+        .map(|(program, key)| WrittenCopy { program: *program, key, next_write_ms: *now_ms })
+        .collect();
+    note(session, &due)?;
     Ok(if own == 0 { Listing::NotNow } else { Listing::Page(u64::try_from(orders).unwrap_or(0)) })
 }
 
@@ -147,11 +154,7 @@ pub(super) fn take(session: &Session, which: &TakeCopies<'_>) -> Result<TakenCop
 /// Takes what is due in the open transaction, which keeps it locked.
 fn take_locked(session: &Session, which: &TakeCopies<'_>) -> Result<TakenCopies, LedgerError> {
     let limit = i64::from(which.limit);
-    let mut rows = session.query(DUE, &[&which.programs, &which.due_ms, &limit])?;
-    let left = limit - i64::try_from(rows.len()).unwrap_or(i64::MAX);
-    if left > 0 {
-        rows.extend(session.query(TOO_FAR, &[&which.programs, &which.now_ms, &which.ahead_ms, &left])?);
-    }
+    let rows = session.query(DUE, &[&which.programs, &which.due_ms, &limit])?;
     let mut due = BTreeSet::new();
     for row in &rows {
         due.insert((cell::<i64>(row, 0)?, cell::<String>(row, 1)?));

@@ -74,7 +74,7 @@ pub(crate) fn migrate(
     }
     // Until then whoever could append to the old tables appends to the new ones, and a trigger refuses the rest.
     let more = prepare::make_more(&session, &address, true);
-    if let Err(error) = more.and_then(|()| prepare::grant(&session, &address.place)) {
+    if let Err(error) = more.and_then(|()| prepare::grant(&session, &address)) {
         tracing::warn!(%error, "{}: it is migrated; run windfall ledger prepare for the rights on it", address.place);
     }
     Ok(Migrated { from, to: KNOWN })

@@ -23,24 +23,45 @@ pub(crate) fn prepare(url: &str, postgres: &PostgresOptions, guard: Arc<Guard>) 
     let mut link = Link::connect(guarded, Purpose::Write)?;
     let session = link.held().map_err(|error| schema::refused(&place, error))?;
     make_more(session, &address, session.shape() != Shape::Three)?;
-    grant(session, &place)?;
+    grant(session, &address)?;
     schema::version(session, &address)?.ok_or_else(|| schema::absent(&address))
 }
 
 /// Makes the tables that no version of the schema has, so that no process has to: those of copies, and where the ledger has a
 /// journal those of operators' acts and of the auditor.
 pub(super) fn make_more(session: &Session, address: &Address, has_journal: bool) -> Result<(), OpenError> {
+    make_set(session, address, &["order_copies", "order_copies_listing"], copies::TABLES)?;
+    if has_journal {
+        make_set(session, address, &["acts", "act_ends", "frozen_users"], acts::TABLES)?;
+        make_set(session, address, &audit::TABLE_NAMES, &audit::tables(true))?;
+    }
+    Ok(())
+}
+
+/// Makes a set of tables, unless all of them are there: to look again whether an index is there takes a lock that writers wait
+/// for, so each set has a transaction of its own.
+fn make_set(session: &Session, address: &Address, names: &[&str], tables: &str) -> Result<(), OpenError> {
+    let place = &address.place;
+    let are_there = names.iter().map(|name| format!("to_regclass('{name}') IS NOT NULL"));
+    let asked = format!("SELECT {}", are_there.collect::<Vec<_>>().join(" AND "));
+    let rows = session.query_stored(&asked).map_err(|error| schema::refused(place, error))?;
+    if rows.first().is_some_and(|row| row.try_get(0).unwrap_or(false)) {
+        return Ok(());
+    }
+    alone(session, address, tables)
+}
+
+/// Runs statements in a transaction, beside none that makes tables or gives rights.
+fn alone(session: &Session, address: &Address, sql: &str) -> Result<(), OpenError> {
     let schema = &address.options.schema;
-    let begin =
-        format!("BEGIN; SELECT pg_advisory_xact_lock(hashtextextended('windfall ledger {schema}', 0));");
-    let journal =
-        if has_journal { format!("{}{}", acts::TABLES, audit::tables(true)) } else { String::new() };
-    let make = format!("{begin} {}{journal} COMMIT", copies::TABLES);
+    let all = format!(
+        "BEGIN; SELECT pg_advisory_xact_lock(hashtextextended('windfall ledger {schema}', 0)); {sql} COMMIT"
+    );
     // A transaction that failed is still open on it.
-    session.open_batch(&make, &address.place).inspect_err(|_| session.give_up())
+    session.open_batch(&all, &address.place).inspect_err(|_| session.give_up())
 }
 
 /// Gives the groups their rights on the tables as they are. Needs their owner.
-pub(super) fn grant(session: &Session, place: &str) -> Result<(), OpenError> {
-    session.open_batch(GRANTS, place)
+pub(super) fn grant(session: &Session, address: &Address) -> Result<(), OpenError> {
+    alone(session, address, GRANTS)
 }

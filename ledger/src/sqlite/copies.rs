@@ -33,7 +33,7 @@ fn begin(db: &Connection) -> Result<Transaction<'_>, LedgerError> {
 }
 
 pub(super) fn list(db: &Connection, how: &ListCopies) -> Result<Listing, LedgerError> {
-    let ListCopies { now_ms, after_ms, pause_ms, limit } = *how;
+    let ListCopies { now_ms, after_ms, pause_ms, ahead_ms, limit } = *how;
     let is_there = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'order_copies_listing')";
     if !db.prepare_cached(is_there)?.query_row([], |row| row.get::<_, bool>(0))? {
         let tx = begin(db)?;
@@ -58,11 +58,14 @@ pub(super) fn list(db: &Connection, how: &ListCopies) -> Result<Listing, LedgerE
         })?
         .collect::<Result<_, _>>()?;
     for (reference, program, created_ms) in &page {
+        let age_ms = i64::try_from(now_ms.abs_diff(*created_ms)).unwrap_or(i64::MAX);
+        let far_ms = now_ms.saturating_add(ahead_ms).saturating_add(age_ms.saturating_mul(2));
         tx.prepare_cached(
             "INSERT INTO order_copies (program, reference, next_write_ms) VALUES (?1, ?2, ?3) \
-             ON CONFLICT (program, reference) DO NOTHING",
+             ON CONFLICT (program, reference) DO UPDATE SET next_write_ms = excluded.next_write_ms \
+             WHERE next_write_ms > ?4",
         )?
-        .execute(params![program, reference, created_ms.saturating_add(after_ms)])?;
+        .execute(params![program, reference, created_ms.saturating_add(after_ms), far_ms])?;
     }
     let is_full = page.len() >= usize::try_from(limit).unwrap_or(usize::MAX);
     let last: Option<Last> = page.last().filter(|_| is_full).map(|last| (last.0.clone(), last.1));
@@ -98,21 +101,12 @@ pub(super) fn take(db: &Connection, which: &TakeCopies<'_>) -> Result<TakenCopie
         let left = u64::from(which.limit).saturating_sub(taken.due);
         let due: Vec<String> = tx
             .prepare_cached(
-                "SELECT reference FROM order_copies c WHERE program = ?1 AND (next_write_ms <= ?2 \
-                 OR (next_write_ms > ?4 + ?5 AND next_write_ms > ?4 + ?5 + 2 * (SELECT abs(?4 - o.created_ms) \
-                 FROM orders o WHERE o.order_key = c.reference AND o.program = c.program))) \
+                "SELECT reference FROM order_copies WHERE program = ?1 AND next_write_ms <= ?2 \
                  ORDER BY next_write_ms LIMIT ?3",
             )?
-            .query_map(
-                params![
-                    program,
-                    which.due_ms,
-                    i64::try_from(left).unwrap_or(i64::MAX),
-                    which.now_ms,
-                    which.ahead_ms
-                ],
-                |row| row.get(0),
-            )?
+            .query_map(params![program, which.due_ms, i64::try_from(left).unwrap_or(i64::MAX)], |row| {
+                row.get(0)
+            })?
             .collect::<Result<_, _>>()?;
         taken.due += due.len() as u64;
         for reference in due {

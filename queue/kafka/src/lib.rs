@@ -49,7 +49,7 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::AtomicU64;
 use tokio::sync::oneshot;
 use windfall_contract::broker::{Broker, Consumer, DeliverySink, Lag, OpenError, Producer};
 
@@ -78,9 +78,9 @@ impl KafkaBroker {
 
     /// How often the cluster has taken partitions away from a member of this process at once, because it had counted the
     /// member as gone, or because the member had to join its group anew. The member's last commits may be void then, and
-    /// the records come again.
-    pub fn lost_assignments(&self) -> u64 {
-        self.lost_assignments.load(SeqCst)
+    /// the records come again. The counter outlives the broker.
+    pub fn lost_assignments(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.lost_assignments)
     }
 }
 

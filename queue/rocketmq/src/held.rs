@@ -164,6 +164,14 @@ impl Held {
         to_ack
     }
 
+    /// How many of these records are no longer hidden: what was answered of them may have come too late.
+    pub(super) fn shown_of(&self, offsets: impl Iterator<Item = u64>, now: Instant) -> usize {
+        offsets
+            .filter_map(|offset| self.records.get(&offset))
+            .filter(|record| record.hidden_until <= now)
+            .count()
+    }
+
     /// Notes that a record was not acknowledged: it stays hidden, and may be acknowledged again.
     pub(super) fn not_acked(&mut self, offset: u64) {
         if let Some(record) = self.records.get_mut(&offset) {

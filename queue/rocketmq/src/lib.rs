@@ -62,6 +62,7 @@ use self::producer::RocketProducer;
 use self::registry::{Place, Registry};
 use async_trait::async_trait;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 use windfall_contract::broker::{Broker, Consumer, DeliverySink, Lag, OpenError, Producer};
 use windfall_rocketmq_wire::{Client, Role};
@@ -72,6 +73,7 @@ pub struct RocketBroker {
     options: RocketOptions,
     admins: Admins,
     registry: Arc<Registry>,
+    reasons_to_repeat: Arc<AtomicU64>,
 }
 
 impl RocketBroker {
@@ -86,7 +88,15 @@ impl RocketBroker {
             admins: Admins::new(options),
             options: options.clone(),
             registry: Arc::default(),
+            reasons_to_repeat: Arc::default(),
         })
+    }
+
+    /// How often its consumers had a reason to expect finished records again: a record was shown to others before it
+    /// was finished, or an extension, an acknowledgement or a return had no answer, or a late one. The counter outlives
+    /// the broker.
+    pub fn reasons_to_repeat(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.reasons_to_repeat)
     }
 
     /// The server's name of a topic or a group.
@@ -152,7 +162,9 @@ impl Broker for RocketBroker {
             })
             .await?;
         let seat = self.registry.sit(&place, self.options.instances);
-        let member = Arc::new(Member::new(client, self.options.clone(), topic, seat.partition, seat.epoch));
+        let reasons = Arc::clone(&self.reasons_to_repeat);
+        let member = Member::new(client, self.options.clone(), topic, (seat.partition, seat.epoch), reasons);
+        let member = Arc::new(member);
         seat.taken_by(&member);
         Ok(Box::new(RocketConsumer::start(Arc::clone(&self.engine), member, seat)))
     }

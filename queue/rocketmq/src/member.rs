@@ -3,7 +3,8 @@
 use super::held::Held;
 use super::options::RocketOptions;
 use parking_lot::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use windfall_contract::broker::{Epoch, Fetch};
@@ -29,6 +30,7 @@ pub(super) struct Member {
     /// Signals that an extension or an acknowledgement has ended.
     pub(super) settled: Notify,
     stopping: AtomicBool,
+    reasons_to_repeat: Arc<AtomicU64>,
 }
 
 #[derive(Default)]
@@ -51,8 +53,8 @@ impl Member {
         client: Client,
         options: RocketOptions,
         topic: String,
-        partition: u32,
-        epoch: Epoch,
+        (partition, epoch): (u32, Epoch),
+        reasons_to_repeat: Arc<AtomicU64>,
     ) -> Self {
         Self {
             client,
@@ -65,7 +67,13 @@ impl Member {
             wanted: Notify::new(),
             settled: Notify::new(),
             stopping: AtomicBool::new(false),
+            reasons_to_repeat,
         }
+    }
+
+    /// Counts records that may come again though they are finished.
+    pub(super) fn may_repeat(&self, records: usize) {
+        self.reasons_to_repeat.fetch_add(records as u64, Ordering::Relaxed);
     }
 
     pub(super) fn polled(&self, fetch: Fetch) {
@@ -156,7 +164,7 @@ mod tests {
         let role = Role::Consumer { group: "g".into(), topics: vec!["t".into()] };
         let client = Client::open(&options.client(), role);
         let client = client.map_err(|error| OpenError::Invalid(error.to_string()))?;
-        Ok(Member::new(client, options, "t".into(), 0, Epoch(1)))
+        Ok(Member::new(client, options, "t".into(), (0, Epoch(1)), Arc::default()))
     }
 
     fn poll(member: &Member, max_records: usize) {

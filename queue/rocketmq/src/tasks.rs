@@ -78,6 +78,7 @@ pub(super) async fn extend(member: Arc<Member>) {
         next_round = now + invisible / 10;
         let gone = member.state.lock().held.forget_shown(now);
         if gone > 0 {
+            member.may_repeat(gone);
             tracing::warn!(
                 topic = member.topic,
                 gone,
@@ -103,10 +104,16 @@ pub(super) async fn extend(member: Arc<Member>) {
                 match outcome {
                     Ok(handle) => state.held.extended(offset, now, Some((handle, asked + invisible))),
                     // The record comes again, with another handle.
-                    Err(error) if is_over(&error) => state.held.remove(offset),
+                    Err(error) if is_over(&error) => {
+                        state.held.remove(offset);
+                        member.may_repeat(1);
+                    }
                     // Perhaps extended all the same. Then the old handle acknowledges nothing, and the record comes
                     // again: a duplicate, not a loss.
-                    Err(_) => state.held.extended(offset, now, None),
+                    Err(_) => {
+                        state.held.extended(offset, now, None);
+                        member.may_repeat(1);
+                    }
                 }
                 drop(state);
                 member.settled.notify_waiters();
@@ -159,6 +166,7 @@ async fn acknowledge(member: &Member, batch: Vec<(u64, AckEntry)>) -> (Vec<u64>,
     };
     let (mut open, mut over, mut trouble) = (Vec::new(), 0, None);
     let mut state = member.state.lock();
+    let late = state.held.shown_of(batch.iter().map(|(offset, _)| *offset), Instant::now());
     for ((offset, _), outcome) in batch.iter().zip(outcomes) {
         match outcome {
             Ok(()) => state.held.remove(*offset),
@@ -175,6 +183,7 @@ async fn acknowledge(member: &Member, batch: Vec<(u64, AckEntry)>) -> (Vec<u64>,
         }
     }
     drop(state);
+    member.may_repeat(late.max(over));
     if over > 0 {
         tracing::warn!(topic = member.topic, over, "acknowledged too late: these records come again");
     }
@@ -200,6 +209,7 @@ pub(super) async fn give_back(member: &Member) -> usize {
             }
             if let Err(error) = member.client.change_invisible(&member.topic, &entry, SHOWN_SOON).await {
                 tracing::debug!(topic = member.topic, %error, "a record could not be given back");
+                member.may_repeat(1);
             }
         };
         stream::iter(entries).for_each_concurrent(CALLS_AT_ONCE, give_one).await;

@@ -15,6 +15,9 @@ mod tls;
 mod troubles;
 
 use ground::{Ground, drain, reader, write};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use windfall_conformance::broker::{CHECKS, Fixture};
 use windfall_contract::broker::{Broker, OpenError};
@@ -23,6 +26,8 @@ use windfall_queue_rocketmq::{RocketBroker, RocketOptions};
 /// One check's broker: all checks run at once, so each has names of its own.
 struct Stage {
     options: RocketOptions,
+    /// Of each broker that was opened.
+    reasons_to_repeat: Mutex<Vec<Arc<AtomicU64>>>,
 }
 
 #[async_trait::async_trait]
@@ -45,8 +50,14 @@ impl Fixture for Stage {
         Duration::from_secs(22)
     }
 
-    async fn open(&self) -> Result<std::sync::Arc<dyn Broker>, OpenError> {
-        Ok(std::sync::Arc::new(RocketBroker::open(&self.options)?))
+    fn reasons_to_repeat(&self) -> u64 {
+        self.reasons_to_repeat.lock().iter().map(|count| count.load(Ordering::Relaxed)).sum()
+    }
+
+    async fn open(&self) -> Result<Arc<dyn Broker>, OpenError> {
+        let broker = Arc::new(RocketBroker::open(&self.options)?);
+        self.reasons_to_repeat.lock().push(broker.reasons_to_repeat());
+        Ok(broker)
     }
 }
 
@@ -62,6 +73,7 @@ async fn conformance() {
         // ends before it is extended.
         let stage = Stage {
             options: RocketOptions { prefix, invisible_ms: 16_000, instances: 4, ..ground.options.clone() },
+            reasons_to_repeat: Mutex::default(),
         };
         async move {
             let started = Instant::now();

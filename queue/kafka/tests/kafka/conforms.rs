@@ -3,7 +3,8 @@
 use super::{PATIENCE, options, prefix, shared};
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use windfall_conformance::broker::{CHECKS, Fixture};
 use windfall_contract::broker::{Broker, OpenError};
@@ -12,7 +13,8 @@ use windfall_queue_kafka::{KafkaBroker, KafkaOptions};
 struct Kafka {
     options: KafkaOptions,
     prefix: String,
-    opened: Mutex<Weak<KafkaBroker>>,
+    /// Of each broker that was opened.
+    lost_assignments: Mutex<Vec<Arc<AtomicU64>>>,
 }
 
 #[async_trait]
@@ -33,15 +35,15 @@ impl Fixture for Kafka {
         Duration::from_millis(300)
     }
 
-    fn lost_assignments(&self) -> u64 {
-        self.opened.lock().upgrade().map_or(0, |broker| broker.lost_assignments())
+    fn reasons_to_repeat(&self) -> u64 {
+        self.lost_assignments.lock().iter().map(|count| count.load(Ordering::Relaxed)).sum()
     }
 
     async fn open(&self) -> Result<Arc<dyn Broker>, OpenError> {
         let options = self.options.clone();
         let opened = tokio::task::spawn_blocking(move || KafkaBroker::open(&options)).await.unwrap();
         let opened = opened?;
-        *self.opened.lock() = Arc::downgrade(&opened);
+        self.lost_assignments.lock().push(opened.lost_assignments());
         Ok(opened)
     }
 }
@@ -53,7 +55,7 @@ async fn kafka_conforms() {
     let fixture = Kafka {
         options: options(&servers, String::new()),
         prefix: prefix("conform"),
-        opened: Mutex::default(),
+        lost_assignments: Mutex::default(),
     };
     let mut failed = Vec::new();
     for (name, _) in CHECKS {
