@@ -5,7 +5,7 @@ use prost_types::{FileDescriptorSet, MethodDescriptorProto, ServiceDescriptorPro
 use std::fmt::Write;
 use std::path::Path;
 
-const FILES: [&str; 10] = [
+const FILES: [&str; 11] = [
     "windfall/v1/bonus.proto",
     "windfall/v1/send.proto",
     "windfall/v1/grant.proto",
@@ -16,6 +16,7 @@ const FILES: [&str; 10] = [
     "windfall/v1/jobs.proto",
     "windfall/v1/audit.proto",
     "windfall/v1/acts.proto",
+    "windfall/v1/payouts.proto",
 ];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

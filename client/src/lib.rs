@@ -2,8 +2,8 @@
 //!
 //! - [`GatewayClient`] sends rewards through a gateway and implements [`SendBonus`], as the SDK does: moving from one
 //!   to the other is a change of the constructor.
-//! - [`TokensClient`], [`WalletClient`], [`RewardsClient`], [`ArchiveClient`], [`TimersClient`], [`JobsClient`] and
-//!   [`BackfillsClient`] and [`AuditsClient`] are the other services' calls, each with an error that says what to do next.
+//! - [`TokensClient`], [`WalletClient`], [`PayoutsClient`], [`RewardsClient`], [`ArchiveClient`], [`TimersClient`],
+//!   [`JobsClient`], [`BackfillsClient`] and [`AuditsClient`] are the other services' calls, each with an error that says what to do next.
 //! - [`TimerDelays`] keeps events that a consumer is to grant long after now, as timers that send them as rewards.
 //! - [`FiredIds`] is for the other end of a timer: it recognises a timer that is delivered again.
 //! - [`ClientOptions`]: the endpoints, the key or certificate, the time-outs and the number of attempts.
@@ -49,6 +49,7 @@ mod jobs;
 mod link;
 mod long_delays;
 mod options;
+mod payouts;
 mod repeats;
 mod rewards;
 mod timers;
@@ -65,6 +66,7 @@ pub use gateway::GatewayClient;
 pub use jobs::JobsClient;
 pub use long_delays::{TimerDelays, TimerDelaysOptions};
 pub use options::{ClientOptions, OpenError};
+pub use payouts::PayoutsClient;
 pub use repeats::{FiredIds, Seen};
 pub use rewards::RewardsClient;
 pub use timers::TimersClient;

@@ -38,7 +38,7 @@ impl WalletClient {
         Ok(call.await?)
     }
 
-    /// Pays out, once for `withdrawal_id`: it is safe to repeat, and repeated where no answer comes.
+    /// Withdraws, once for `withdrawal_id`: it is safe to repeat, and repeated where no answer comes.
     ///
     /// # Errors
     /// [`WithdrawError`].

@@ -1,5 +1,5 @@
 // Package windfall calls Windfall's services by gRPC: it sends rewards through a gateway, judges tokens, shows wallets and
-// pays out, and adds timers.
+// withdraws, and adds timers.
 //
 // [Open] prepares a [Connection]; [NewGateway], [NewTokens], [NewWallet] and [NewTimers] make calls over it, and [Call]
 // makes the calls of every other service under the same rules. The typed scene helpers ([NewRedPacketRain], [NewCardDraw],

@@ -112,13 +112,20 @@ func TestLiveARewardThatIsSentAgainIsCreditedOnceAndPaidOutOnce(t *testing.T) {
 		t.Error(judged, err)
 	}
 	wallet := windfall.NewWallet(live(t, "WINDFALL_WALLET_KEY"))
-	for _, wanted := range []windfallpb.WithdrawOutcome{
-		windfallpb.WithdrawOutcome_WITHDRAW_OUTCOME_PAID, windfallpb.WithdrawOutcome_WITHDRAW_OUTCOME_ALREADY_PAID,
+	payouts := windfall.NewPayouts(live(t, "WINDFALL_PAYOUTS_KEY"))
+	done := &windfallpb.AcknowledgePayoutRequest{
+		UserId: ownUser, WithdrawalId: "go-1", Result: windfallpb.PayoutResult_PAYOUT_RESULT_PAID,
+	}
+	for nth, wanted := range []windfallpb.WithdrawOutcome{
+		windfallpb.WithdrawOutcome_WITHDRAW_OUTCOME_TO_PAY_OUT, windfallpb.WithdrawOutcome_WITHDRAW_OUTCOME_PAID_OUT,
 	} {
 		request := &windfallpb.WithdrawRequest{WithdrawalId: "go-1", BonusType: "cash", Amount: 800}
 		reply, err := wallet.Withdraw(t.Context(), windfall.NamedUser(ownUser), request)
 		if err != nil || reply.GetOutcome() != wanted || reply.GetBalance() != 88 {
 			t.Error(reply, err)
+		}
+		if isNew, err := payouts.Acknowledge(t.Context(), done); err != nil || isNew != (nth == 0) {
+			t.Error(isNew, err)
 		}
 	}
 	short := &windfallpb.WithdrawRequest{WithdrawalId: "go-2", BonusType: "cash", Amount: 800}

@@ -44,7 +44,7 @@ func (t *Tokens) Verify(ctx context.Context, user *EndUser, tokens []string) ([]
 	return reply.GetTokens(), nil
 }
 
-// Wallet shows users' wallets and pays out.
+// Wallet shows users' wallets and withdraws.
 type Wallet struct {
 	connection *Connection
 }
@@ -64,7 +64,7 @@ func (w *Wallet) Get(
 		})
 }
 
-// Withdraw pays out, once for the withdrawal's id: it is safe to repeat, and is repeated where no answer comes. Its errors
+// Withdraw takes money off the balance, once for the withdrawal's id: it is safe to repeat, and is repeated where no answer comes. Its errors
 // are [ErrRefused], [ErrDenied], [ErrTooLittle], [ErrTaken] and [ErrUnanswered], of which the last one alone leaves open
 // what became of the withdrawal.
 func (w *Wallet) Withdraw(

@@ -23,6 +23,10 @@ pub enum WithdrawalOutcome {
     Paid,
     /// Paid by an earlier call with the same id.
     AlreadyPaid,
+    /// The money has left the balance and waits for a front end, which pays it out elsewhere and then acknowledges it.
+    ToPayOut,
+    /// A front end has acknowledged that it paid it out. Nobody pays because of this answer.
+    PaidOut,
     /// The money is held, and the payout has not said whether it paid: ask again with the same id.
     Pending {
         /// The least wait.
@@ -178,7 +182,7 @@ pub trait Accounts: Send + Sync {
     /// [`AccountsError`].
     async fn orders(&self, names: &[OrderName]) -> Result<Vec<Option<StoredOrder>>, AccountsError>;
 
-    /// Pays out once for each user and id.
+    /// Withdraws once for each user and id.
     ///
     /// # Errors
     /// [`AccountsError`]: whether it is held or paid, nobody knows; ask again with the same id.

@@ -19,20 +19,23 @@ pub enum Role {
     Operate,
     /// Add, change, cancel and list timers; the same of jobs and their runs.
     Schedule,
-    /// Pay a user's balance out.
+    /// Take money off a user's balance.
     Withdraw,
     /// See metrics, the archive, orders, budgets and what has not ended; change nothing.
     Observe,
     /// Agree, as the second person, to what another one has asked for. No other role includes it.
     Approve,
+    /// See the withdrawals of all users that a front end pays out elsewhere, and acknowledge them.
+    PayOut,
 }
 
 impl Role {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Send,
         Self::Verify,
         Self::Withdraw,
+        Self::PayOut,
         Self::Grant,
         Self::Schedule,
         Self::Observe,
@@ -51,6 +54,7 @@ impl Role {
             Self::Observe => "observe",
             Self::Operate => "operate",
             Self::Approve => "approve",
+            Self::PayOut => "pay_out",
         }
     }
 
@@ -62,7 +66,7 @@ impl Role {
         }
     }
 
-    const fn bit(self) -> u8 {
+    const fn bit(self) -> u16 {
         1 << self as u8
     }
 }
@@ -75,7 +79,7 @@ impl fmt::Display for Role {
 
 /// A set of roles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Roles(u8);
+pub struct Roles(u16);
 
 impl Roles {
     /// Whether the role is among them, or included in one that is.

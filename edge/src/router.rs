@@ -24,14 +24,15 @@ use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::Service;
 use windfall_proto::methods::{
-    self, ActsMethod, ArchiveMethod, AuditsMethod, BackfillsMethod, JobsMethod, Method, Mount, RewardsMethod,
-    SendMethod, TimersMethod, TokensMethod, WalletMethod,
+    self, ActsMethod, ArchiveMethod, AuditsMethod, BackfillsMethod, JobsMethod, Method, Mount, PayoutsMethod,
+    RewardsMethod, SendMethod, TimersMethod, TokensMethod, WalletMethod,
 };
 use windfall_proto::v1::acts_server::{Acts, ActsServer};
 use windfall_proto::v1::archive_server::{Archive, ArchiveServer};
 use windfall_proto::v1::audits_server::{Audits, AuditsServer};
 use windfall_proto::v1::backfills_server::{Backfills, BackfillsServer};
 use windfall_proto::v1::jobs_server::{Jobs, JobsServer};
+use windfall_proto::v1::payouts_server::{Payouts, PayoutsServer};
 use windfall_proto::v1::rewards_server::{Rewards, RewardsServer};
 use windfall_proto::v1::send_server::{Send as SendService, SendServer};
 use windfall_proto::v1::timers_server::{Timers, TimersServer};
@@ -169,6 +170,19 @@ impl Router {
         };
         let mut mounting = Mounting { router: self, service, role: roles::wallet, path, grpc: grpc(server) };
         methods::wallet(&mut mounting);
+        mounting.router
+    }
+
+    /// Mounts the payouts that front ends make.
+    #[must_use]
+    pub fn payouts<S: Payouts>(self, service: Arc<S>) -> Self {
+        let server = PayoutsServer::from_arc(Arc::clone(&service)).max_decoding_message_size(usize::MAX);
+        let path = |method| match method {
+            PayoutsMethod::ListToPayOut => "/v1/payouts/list",
+            PayoutsMethod::AcknowledgePayout => "/v1/payouts/acknowledge",
+        };
+        let mut mounting = Mounting { router: self, service, role: roles::payouts, path, grpc: grpc(server) };
+        methods::payouts(&mut mounting);
         mounting.router
     }
 

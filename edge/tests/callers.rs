@@ -14,7 +14,7 @@ use windfall_proto::v1;
 use windfall_proto::v1::send_client::SendClient;
 use windfall_proto::v1::tokens_client::TokensClient;
 
-const PATHS: [(&str, Role); 58] = [
+const PATHS: [(&str, Role); 60] = [
     ("/v1/bonuses/send", Role::Send),
     ("/v1/bonuses/send-batch", Role::Send),
     ("/v1/tokens/list", Role::Verify),
@@ -37,6 +37,8 @@ const PATHS: [(&str, Role); 58] = [
     ("/v1/acts/get", Role::Observe),
     ("/v1/acts/approve", Role::Approve),
     ("/v1/acts/refuse", Role::Operate),
+    ("/v1/payouts/list", Role::PayOut),
+    ("/v1/payouts/acknowledge", Role::PayOut),
     ("/v1/wallet/get", Role::Verify),
     ("/v1/wallet/withdraw", Role::Withdraw),
     ("/v1/timers/add", Role::Schedule),
@@ -222,6 +224,8 @@ async fn grpc_has_the_same_roles() {
         let list = { list }.list_budgets(with(Default::default(), &key)).await;
         let wallet = v1::wallet_client::WalletClient::new(channel.clone());
         let wallet = { wallet }.withdraw(with(Default::default(), &key)).await;
+        let payouts = v1::payouts_client::PayoutsClient::new(channel.clone());
+        let payouts = { payouts }.list_to_pay_out(with(Default::default(), &key)).await;
         let timers = v1::timers_client::TimersClient::new(channel.clone());
         let timers = { timers }.list(with(Default::default(), &key)).await;
         let codes = [
@@ -230,6 +234,7 @@ async fn grpc_has_the_same_roles() {
             (Role::Grant, grant.err()),
             (Role::Observe, list.err()),
             (Role::Withdraw, wallet.err()),
+            (Role::PayOut, payouts.err()),
             (Role::Schedule, timers.err()),
         ];
         for (needed, error) in codes {

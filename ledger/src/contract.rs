@@ -16,7 +16,7 @@ use crate::model::{
 };
 use crate::reconcile::Reconciliation;
 use crate::sealer::SealError;
-use crate::withdrawal::{Held, HoldOutcome, StoredWithdrawal};
+use crate::withdrawal::{Held, HeldFor, HoldOutcome, StoredWithdrawal};
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -163,6 +163,7 @@ pub(crate) trait Read: Debug + ActReads {
 
     fn held_withdrawals(
         &self,
+        which: HeldFor,
         before_ms: i64,
         after: &str,
         limit: u32,

@@ -116,4 +116,4 @@ pub use tx::Tx;
 pub use verify::{FINDINGS_MAX, Finding, Tampering, Verified, VerifyError};
 #[cfg(feature = "postgres")]
 pub use windfall_tls::TlsOptions;
-pub use withdrawal::{HoldOutcome, StoredWithdrawal, WithdrawalStatus};
+pub use withdrawal::{FRONT_END, HeldFor, HoldOutcome, StoredWithdrawal, WithdrawalStatus};

@@ -9,7 +9,7 @@ use crate::key::{OrderId, WithdrawalId};
 use crate::model::{BudgetState, OrderLine, ReservedOrder, Settlement};
 use crate::reconcile::Reconciliation;
 use crate::verify::{self, Verified, VerifyError};
-use crate::withdrawal::StoredWithdrawal;
+use crate::withdrawal::{HeldFor, StoredWithdrawal};
 use std::fmt;
 use std::path::Path;
 use windfall_contract::accounts::{FlowLine, StoredOrder};
@@ -147,11 +147,12 @@ impl LedgerReader {
     /// [`LedgerError`].
     pub fn held_withdrawals(
         &self,
+        which: HeldFor,
         before_ms: i64,
         after: &str,
         limit: u32,
     ) -> Result<Vec<StoredWithdrawal>, LedgerError> {
-        self.read.held_withdrawals(before_ms, after, limit.clamp(1, 10_000))
+        self.read.held_withdrawals(which, before_ms, after, limit.clamp(1, 10_000))
     }
 
     /// Every activity, scene and type, with what it gave out.

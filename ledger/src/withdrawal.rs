@@ -5,7 +5,11 @@ use crate::key::{WithdrawalId, is_number};
 use crate::model::Finish;
 use windfall_contract::accounts::{Withdrawal, WithdrawalOutcome};
 
-/// A withdrawal to hold, and its payer: a downstream's name, or the empty name for the ledger itself.
+/// The payer of withdrawals that a front end pays out elsewhere and then acknowledges. The reward service refuses a connector of
+/// this name.
+pub const FRONT_END: &str = "front end";
+
+/// A withdrawal to hold, and its payer: a downstream's name, or [`FRONT_END`].
 /// The payer of the first call stays.
 pub(crate) type Held<'a> = (&'a Withdrawal, &'a str);
 
@@ -50,11 +54,33 @@ pub enum HoldOutcome {
     /// The money has been held since an earlier call, which has not ended it. Only the payer of that call knows whether
     /// it was paid out.
     HeldBefore {
-        /// The payer's name; empty for the ledger itself.
+        /// The payer's name, or [`FRONT_END`].
         payer: String,
     },
-    /// Decided: paid by this call or before, refused before, too little money, or a conflict.
+    /// Decided: paid before, refused before, too little money, or a conflict.
     Decided(WithdrawalOutcome),
+}
+
+/// Which held withdrawals are listed, by who pays them out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum HeldFor {
+    /// All of them.
+    Anybody,
+    /// Those that a downstream pays: its answer is awaited. Those of an unknown payer are among them.
+    Downstream,
+    /// Those that a front end pays out: its acknowledgement is awaited.
+    FrontEnd,
+}
+
+impl HeldFor {
+    /// The condition, written as it stands in an index of its own.
+    pub(crate) const fn sql(self) -> &'static str {
+        match self {
+            Self::Anybody => "",
+            Self::Downstream => "AND payer <> 'front end' ",
+            Self::FrontEnd => "AND payer = 'front end' ",
+        }
+    }
 }
 
 /// Where a withdrawal stands. Stored as a number: never renumber.
@@ -98,7 +124,8 @@ pub struct StoredWithdrawal {
     pub withdrawal: Withdrawal,
     /// Where it stands.
     pub status: WithdrawalStatus,
-    /// The payer: a downstream's name, or empty for the ledger itself.
+    /// The payer: a downstream's name, or [`FRONT_END`]. Empty: the ledger itself, which paid at once before there were
+    /// acknowledgements; or one that schema version 1 did not note.
     pub payer: String,
     /// Why it was refused; empty otherwise.
     pub reason: String,
@@ -116,6 +143,9 @@ impl StoredWithdrawal {
         }
         match self.status {
             WithdrawalStatus::Held => HoldOutcome::HeldBefore { payer: self.payer.clone() },
+            WithdrawalStatus::Paid if self.payer == FRONT_END => {
+                HoldOutcome::Decided(WithdrawalOutcome::PaidOut)
+            }
             WithdrawalStatus::Paid => HoldOutcome::Decided(WithdrawalOutcome::AlreadyPaid),
             WithdrawalStatus::Refused => {
                 HoldOutcome::Decided(WithdrawalOutcome::Refused(self.reason.clone()))

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use windfall_conformance::ledger::{CHECKS, Place};
 use windfall_contract::accounts::{FlowKind, Status, Withdrawal};
 use windfall_ledger::{
-    Attempt, BudgetSet, Finish, Guard, HoldOutcome, Ledger, LedgerError, LedgerReader, MigrateOptions,
-    Migrated, OpenError, Order, OrderId, OrderOutcome, PostgresOptions, Reconciliation, Sealer, Settlement,
-    Unbudgeted, WithdrawalId, payer_key,
+    Attempt, BudgetSet, Finish, Guard, HeldFor, HoldOutcome, Ledger, LedgerError, LedgerReader,
+    MigrateOptions, Migrated, OpenError, Order, OrderId, OrderOutcome, PostgresOptions, Reconciliation,
+    Sealer, Settlement, Unbudgeted, WithdrawalId, payer_key,
 };
 use windfall_servers::Servers;
 
@@ -626,7 +626,7 @@ fn an_order_that_is_reserved_before_the_migration_is_asked_for_with_the_same_key
         place.reader().unwrap().order(id).unwrap().map(|order| payer_key(&order))
     };
     let payers_keys = || {
-        let held = place.reader().unwrap().held_withdrawals(9_000, "", 9).unwrap();
+        let held = place.reader().unwrap().held_withdrawals(HeldFor::Anybody, 9_000, "", 9).unwrap();
         held.into_iter().map(|one| one.payer_key).collect::<Vec<_>>()
     };
     assert_eq!((keys("spring", "r"), keys("autumn", "r")), (Some("r".into()), None));

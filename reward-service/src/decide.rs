@@ -5,11 +5,11 @@ use crate::fence::{Fence, Permit};
 use crate::job::{Answer, Ask, Decision, End, Grant, Hold, How, Job, Settle};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
-use windfall_contract::accounts::{Reason, Status, StoredOrder, Withdrawal, WithdrawalOutcome};
+use windfall_contract::accounts::{Reason, Status, StoredOrder, Withdrawal};
 use windfall_contract::rewards::{Failed, GrantReply, Rejection};
 use windfall_ledger::{
-    ArchiveEntry, Attempt, Finish, HoldOutcome, Ledger, LedgerError, Order, OrderId, OrderOutcome, Subject,
-    Tx, WithdrawalId, payer_key,
+    ArchiveEntry, Attempt, Finish, Ledger, LedgerError, Order, OrderId, OrderOutcome, Subject, Tx,
+    WithdrawalId, payer_key,
 };
 
 /// A transaction in progress, over jobs of lifetime `'j`.
@@ -269,7 +269,7 @@ impl<'l, 'j> Round<'l, 'j> {
         Ok(replies)
     }
 
-    /// Holds withdrawals, pays those that the ledger itself pays, and ends those whose payer has decided.
+    /// Holds withdrawals, and ends those whose payer has decided.
     pub fn withdraw_all(
         &mut self,
         jobs: &'j [Job],
@@ -285,25 +285,8 @@ impl<'l, 'j> Round<'l, 'j> {
             holds.iter().map(|(_, hold)| (&hold.withdrawal, hold.payer.as_str())).collect();
         self.tx.name_tenant(tenant);
         let outcomes = if batch.is_empty() { Vec::new() } else { self.tx.hold(&batch, self.now_ms)? };
-        // Those of this transaction are paid by it; one that was held before may have been paid by another.
-        let paid: BTreeSet<WithdrawalId<'_>> = holds
-            .iter()
-            .zip(&outcomes)
-            .filter(|((_, hold), outcome)| hold.payer.is_empty() && **outcome == HoldOutcome::Held)
-            .map(|((_, hold), _)| name(&hold.withdrawal))
-            .collect();
-        if !paid.is_empty() {
-            self.tx.pay_out(&paid.iter().copied().collect::<Vec<_>>(), self.now_ms)?;
-        }
-        for ((at, hold), outcome) in holds.iter().zip(outcomes) {
-            let is_paid = paid.contains(&name(&hold.withdrawal));
-            answers[*at] = Answer::Held(match outcome {
-                HoldOutcome::Held if is_paid => HoldOutcome::Decided(WithdrawalOutcome::Paid),
-                HoldOutcome::HeldBefore { .. } if is_paid => {
-                    HoldOutcome::Decided(WithdrawalOutcome::AlreadyPaid)
-                }
-                outcome => outcome,
-            });
+        for ((at, _), outcome) in holds.iter().zip(outcomes) {
+            answers[*at] = Answer::Held(outcome);
         }
         for (job, answer) in jobs.iter().zip(answers) {
             if let Job::End(end) = job {

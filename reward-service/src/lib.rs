@@ -54,6 +54,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod acknowledge;
 mod acts;
 mod async_grant;
 mod claims;
@@ -82,6 +83,7 @@ mod traced;
 mod withdraw;
 mod writer;
 
+pub use acknowledge::{AcknowledgeError, PaidOut};
 pub use acts::{ActAnswer, ActError};
 pub use async_grant::{
     AckMode, AsyncGrantOptions, AsyncGrantReply, AsyncGrants, EventQueue, NotQueued, ReleaseError, SceneSteps,

@@ -36,8 +36,7 @@ pub struct RewardOptions {
     pub default_pays: Payer,
     /// The payer of each type.
     pub pays: BTreeMap<String, Payer>,
-    /// The payer of withdrawals. The ledger notes them as paid in the transaction that holds them, and the caller that
-    /// reads the answer moves the money. A connector is asked with the key `withdrawal TENANT
+    /// The payer of withdrawals. The ledger: a front end pays them out elsewhere, and acknowledges each. A connector is asked with the key `withdrawal TENANT
     /// USER ID`, with neither activity nor scene; one that was held before schema version 6 with `withdrawal ID`. Only types that the ledger pays can be withdrawn: what a
     /// connector pays has been paid out already. A held withdrawal is asked of the payer that it was held for, even if
     /// this option has changed since. Default: the ledger.

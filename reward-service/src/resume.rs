@@ -7,7 +7,7 @@ use crate::handle::{CallError, RewardHandle};
 use futures_util::stream::{self, StreamExt};
 use std::time::Duration;
 use windfall_contract::accounts::{AccountsError, WithdrawalOutcome};
-use windfall_ledger::StoredWithdrawal;
+use windfall_ledger::{HeldFor, StoredWithdrawal};
 
 /// The number of withdrawals that payers are asked about at once: waiting callers go first.
 const AT_ONCE: usize = 8;
@@ -46,13 +46,14 @@ impl Default for ResumeOptions {
 }
 
 impl RewardHandle {
-    /// Withdrawals that have been held for at least this long, sorted by their keys: those after the key `after`, 1 to 10,000
+    /// Withdrawals of these that have been held for at least this long, sorted by their keys: those after the key `after`, 1 to 10,000
     /// of them.
     ///
     /// # Errors
     /// [`CallError`].
     pub async fn held(
         &self,
+        which: HeldFor,
         older_than_ms: u64,
         after: &str,
         limit: u32,
@@ -61,7 +62,7 @@ impl RewardHandle {
         // As old as that, not older: 0 lists what is held in this very millisecond.
         let before_ms = self.inner.clock.wall_ms().saturating_sub(age).saturating_add(1);
         let after = after.to_owned();
-        self.read(move |reader| reader.held_withdrawals(before_ms, &after, limit)).await
+        self.read(move |reader| reader.held_withdrawals(which, before_ms, &after, limit)).await
     }
 
     /// Asks the payers of withdrawals that have been held for at least this long, sorted by their keys after `after`, and
@@ -77,7 +78,7 @@ impl RewardHandle {
         limit: u32,
     ) -> Result<Resumed, CallError> {
         let limit = limit.clamp(1, 10_000);
-        let held = self.held(older_than_ms, after, limit).await?;
+        let held = self.held(HeldFor::Downstream, older_than_ms, after, limit).await?;
         let is_full = held.len() >= usize::try_from(limit).unwrap_or(usize::MAX);
         let next_after = held.last().filter(|_| is_full).map(|one| one.key.clone());
         let mut done = Resumed { next_after, ..Resumed::default() };

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use windfall_contract::Clock;
 use windfall_contract::connector::Connector;
-use windfall_ledger::{Ledger, OpenError, Writers};
+use windfall_ledger::{FRONT_END, Ledger, OpenError, Writers};
 
 /// The service could not be started.
 #[derive(Debug, thiserror::Error)]
@@ -27,6 +27,11 @@ pub enum StartError {
         /// The name that was not found.
         connector: String,
     },
+    /// A connector has the name that the ledger notes for front ends: rename it.
+    #[error(
+        "a connector must not be called {FRONT_END:?}, which the ledger notes for withdrawals that a front end pays out"
+    )]
+    ReservedName,
     /// The ledger gave no connection for another writer: correct it, or ask for fewer writers.
     #[error("the ledger takes no further writer: {0}")]
     Ledger(#[from] OpenError),
@@ -60,6 +65,9 @@ impl RewardService {
                 (name, Arc::new(Downstream::new(connector, own, clock.clone())))
             })
             .collect();
+        if downstreams.contains_key(FRONT_END) {
+            return Err(StartError::ReservedName);
+        }
         let named = options.pays.iter().map(|(name, payer)| (name.as_str(), payer));
         let others = [("(default)", &options.default_pays), ("(withdrawals)", &options.payout)];
         for (bonus_type, payer) in named.chain(others) {

@@ -5,6 +5,10 @@
 //! pays it once. Nothing but the payer's refusal gives the money back: a time-out says nothing (I1). The held
 //! withdrawal names its payer: whichever pays by now, only the one that was asked is asked again.
 //!
+//! Where no downstream pays (`payout = "ledger"`), a front end does, and nobody is asked: what is held stays so, in a list,
+//! until the front end acknowledges it ([`RewardHandle::acknowledge`]). So money that nobody has moved is never counted as
+//! paid.
+//!
 //! Only types that the ledger pays are withdrawn. What a downstream pays was paid when it was credited.
 
 use crate::claims::Claims;
@@ -20,7 +24,9 @@ use windfall_contract::accounts::{
     Accounts, AccountsError, FlowLine, OrderName, StoredOrder, Withdrawal, WithdrawalOutcome,
 };
 use windfall_contract::connector::{PayAnswer, PayOrder};
-use windfall_ledger::{Finish, HoldOutcome, LedgerError, OrderId, StoredWithdrawal, WithdrawalStatus};
+use windfall_ledger::{
+    FRONT_END, Finish, HoldOutcome, LedgerError, OrderId, StoredWithdrawal, WithdrawalStatus,
+};
 use windfall_proto::order::{check_amount, check_bonus_type, check_trade_no};
 
 fn check(withdrawal: &Withdrawal) -> Result<(), AccountsError> {
@@ -43,7 +49,7 @@ impl RewardHandle {
         }
     }
 
-    /// The payer of a withdrawal of this type that begins now: a downstream's name, or empty for the ledger itself. An
+    /// The payer of a withdrawal of this type that begins now: a downstream's name, or [`FRONT_END`]. An
     /// error says why none can begin.
     fn payer_of_withdrawals(&self, bonus_type: &str) -> Result<String, String> {
         match self.payer(bonus_type) {
@@ -54,7 +60,7 @@ impl RewardHandle {
             Payer::Nobody => return Err(format!("{bonus_type} is paid by nobody, so it is not withdrawn")),
         }
         match &self.inner.options.payout {
-            Payer::Ledger => Ok(String::new()),
+            Payer::Ledger => Ok(FRONT_END.to_owned()),
             Payer::Connector(name) if self.inner.downstreams.contains_key(name) => Ok(name.clone()),
             Payer::Connector(name) => Err(format!("there is no connector {name}")),
             Payer::Nobody => Err("nothing is paid out here".into()),
@@ -72,7 +78,10 @@ impl RewardHandle {
     }
 
     /// Hands a job to a writer, and waits for its answer. There is none where nothing is stored, or that is not known.
-    async fn ask_writer<T>(&self, job: impl FnOnce(oneshot::Sender<T>) -> Job) -> Result<T, AccountsError> {
+    pub(crate) async fn ask_writer<T>(
+        &self,
+        job: impl FnOnce(oneshot::Sender<T>) -> Job,
+    ) -> Result<T, AccountsError> {
         let (reply, answer) = oneshot::channel();
         match self.inner.push(job(reply)) {
             Ok(()) => {}
@@ -90,10 +99,14 @@ impl RewardHandle {
         };
         match stored.status {
             WithdrawalStatus::Held => {}
+            WithdrawalStatus::Paid if stored.payer == FRONT_END => return Ok(WithdrawalOutcome::PaidOut),
             WithdrawalStatus::Paid => return Ok(WithdrawalOutcome::AlreadyPaid),
             WithdrawalStatus::Refused => return Ok(WithdrawalOutcome::Refused(stored.reason)),
         }
         let StoredWithdrawal { payer, payer_key, withdrawal, .. } = &stored;
+        if payer == FRONT_END {
+            return Ok(WithdrawalOutcome::ToPayOut);
+        }
         if self.payouts_stopped() {
             return Ok(WithdrawalOutcome::Pending { after_ms: STOPPED_RETRY_MS });
         }
@@ -166,20 +179,24 @@ impl Accounts for RewardHandle {
         self.check_payouts()?;
         let payer = match self.payer_of_withdrawals(&withdrawal.bonus_type) {
             Ok(payer) => payer,
-            // A withdrawal that is held goes on to its end with its own payer: then this payer is not used.
-            Err(why) if self.stored_withdrawal(withdrawal).await?.is_none() => {
-                return Err(AccountsError::Invalid(why));
-            }
-            Err(_) => String::new(),
+            // A withdrawal that is held goes on to its end with its own payer.
+            Err(why) => match self.stored_withdrawal(withdrawal).await? {
+                Some(stored) => stored.payer,
+                None => return Err(AccountsError::Invalid(why)),
+            },
         };
         let mut claims = Claims::new(&self.inner.in_flight);
         let later = || Ok(WithdrawalOutcome::Pending { after_ms: self.inner.options.busy_retry_ms });
         let hold = |reply| Job::Hold(Hold { withdrawal: withdrawal.clone(), payer: payer.clone(), reply });
-        if payer.is_empty() {
-            // The ledger pays in the transaction that holds: no payer is asked, so no call has to wait.
+        if payer == FRONT_END {
+            // No payer is asked, so no call has to wait for another one.
             match self.ask_writer(hold).await? {
                 HoldOutcome::Decided(outcome) => return Ok(outcome),
-                HoldOutcome::Held | HoldOutcome::HeldBefore { .. } => {}
+                HoldOutcome::Held => return Ok(WithdrawalOutcome::ToPayOut),
+                HoldOutcome::HeldBefore { payer } if payer == FRONT_END => {
+                    return Ok(WithdrawalOutcome::ToPayOut);
+                }
+                HoldOutcome::HeldBefore { .. } => {}
             }
         }
         // Claimed before the ledger is asked how it stands: its payer is not asked about one that ends meanwhile.

@@ -255,7 +255,7 @@ async fn nothing_is_paid_out_to_a_frozen_user() {
     assert_eq!(rewards.withdraw(&out("w")).await.unwrap(), WithdrawalOutcome::Frozen);
     assert_eq!(rewards.grant_batch("cash", &[cash("b", 7, 5)]).await, [GrantReply::Credited]);
     assert_eq!(both(&rewards, Deed::Thaw { user_id: 7 }).await.0, ActOutcome::Done);
-    assert_eq!(rewards.withdraw(&out("w")).await.unwrap(), WithdrawalOutcome::Paid);
+    assert_eq!(rewards.withdraw(&out("w")).await.unwrap(), WithdrawalOutcome::ToPayOut);
     rewards.close();
     assert_clean(folder.path());
 }

@@ -18,7 +18,8 @@ use windfall_ledger::{
     MarkStore, MarkStoreError, ServerPosition, Unbudgeted,
 };
 use windfall_reward_service::{
-    CallError, MarkKeeper, Payer, ReleaseError, RewardHandle, RewardOptions, RewardService,
+    AcknowledgeError, CallError, MarkKeeper, PaidOut, Payer, ReleaseError, RewardHandle, RewardOptions,
+    RewardService,
 };
 
 /// A data directory, a mark and a payer's book, each in a place of its own.
@@ -182,6 +183,9 @@ async fn grants_of_the_ledger_go_on_where_an_option_asks_for_it_and_payouts_do_n
     let replies = rewards.grant_batch("badge", &[badge("b/1")]).await;
     assert!(is_to_come_again(&replies[0]), "{replies:?}");
     assert!(is_stopped(&rewards.withdraw(&out("out/1")).await));
+    assert!(matches!(rewards.to_pay_out(0, "", 9).await, Err(AccountsError::Unavailable { .. })));
+    let said = rewards.acknowledge(1, "out/1", PaidOut::Paid).await;
+    assert!(matches!(said, Err(AcknowledgeError::Accounts(AccountsError::Unavailable { .. }))), "{said:?}");
     assert!(ground.paid().is_empty());
     rewards.close();
 }

@@ -133,7 +133,7 @@ fn a_reward_for_later_is_granted_once_by_the_scheduler_whatever_was_away_or_kill
     // The other one is withdrawn by its token before its time; what the timer sends later changes nothing.
     let body = json!({"withdrawal_id": "w-1", "bonus_type": "coin", "amount": 15, "tokens": [tokens[1]]});
     let paid = ok(service.post("wallet-front", Some(USER), "/v1/wallet/withdraw", &body));
-    assert_eq!(paid["outcome"], "WITHDRAW_OUTCOME_PAID", "{paid}");
+    assert_eq!(paid["outcome"], "WITHDRAW_OUTCOME_TO_PAY_OUT", "{paid}");
     let now = json!({"key": of("later/2")["key"], "due_ms": 1});
     assert_eq!(ok(service.post("scheduler", None, "/v1/timers/update", &now))["change"], "TIMER_CHANGE_DONE");
     wait_for("the last timer", || timers(&service).is_empty());

@@ -282,9 +282,7 @@ fn withdraw(wallets: &Pool, at: usize, user: i64, tokens: &[String]) -> u64 {
             if let Some((status, reply)) = &answer {
                 let outcome = reply["outcome"].as_str().unwrap_or_default();
                 forced += reply["credited_tokens"].as_u64().unwrap_or(0);
-                if *status == 200
-                    && matches!(outcome, "WITHDRAW_OUTCOME_PAID" | "WITHDRAW_OUTCOME_ALREADY_PAID")
-                {
+                if *status == 200 && outcome == "WITHDRAW_OUTCOME_TO_PAY_OUT" {
                     return forced;
                 }
                 // Tokens go to the store on the side: one that is not there yet is Unknown, and the balance short.

@@ -60,13 +60,27 @@ fn a_reward_is_sent_proved_credited_and_withdrawn() {
         let body = json!({"withdrawal_id": id, "bonus_type": "cash", "amount": amount, "tokens": [token]});
         service.post("wallet-front", Some(USER), "/v1/wallet/withdraw", &body)
     };
-    let paid = ok(withdraw("w-1", 800));
-    assert_eq!((&paid["outcome"], number(&paid["balance"])), (&json!("WITHDRAW_OUTCOME_PAID"), 88));
+    for _ in 0..2 {
+        let taken = ok(withdraw("w-1", 800));
+        assert_eq!(
+            (&taken["outcome"], number(&taken["balance"])),
+            (&json!("WITHDRAW_OUTCOME_TO_PAY_OUT"), 88)
+        );
+    }
+    // It is in the list until it is acknowledged, which two calls do once.
+    let list = || ok(service.post("payouts", None, "/v1/payouts/list", &json!({})))["payouts"].clone();
+    let listed = list();
+    assert_eq!((&listed[0]["withdrawal_id"], number(&listed[0]["amount"])), (&json!("w-1"), 800));
+    let body = json!({"user_id": USER, "withdrawal_id": "w-1", "result": "PAYOUT_RESULT_PAID"});
+    let acknowledge = || service.post("payouts", None, "/v1/payouts/acknowledge", &body);
+    assert_eq!(code(&service.post("wallet-front", Some(USER), "/v1/payouts/acknowledge", &body)).0, 403);
+    assert_eq!([ok(acknowledge())["is_new"].clone(), ok(acknowledge())["is_new"].clone()], [true, false]);
+    assert_eq!(list(), json!([]));
     let again = ok(withdraw("w-1", 800));
-    assert_eq!((&again["outcome"], number(&again["balance"])), (&json!("WITHDRAW_OUTCOME_ALREADY_PAID"), 88));
+    assert_eq!((&again["outcome"], number(&again["balance"])), (&json!("WITHDRAW_OUTCOME_PAID_OUT"), 88));
     assert_eq!(code(&withdraw("w-1", 1)), (409, "ALREADY_EXISTS"));
     assert_eq!(code(&withdraw("w-2", 89)).1, "FAILED_PRECONDITION");
-    assert_eq!(ok(withdraw("w-2", 88))["outcome"], "WITHDRAW_OUTCOME_PAID", "its id was not used up");
+    assert_eq!(ok(withdraw("w-2", 88))["outcome"], "WITHDRAW_OUTCOME_TO_PAY_OUT", "its id was not used up");
     let ended = service.stop();
     assert_eq!(ended.code, Some(0), "{ended}");
 }
@@ -199,6 +213,8 @@ fn who_may_do_what() {
         ("/v1/acts/get", &["operator", "approver"]),
         ("/v1/acts/approve", &["approver"]),
         ("/v1/acts/refuse", &["operator"]),
+        ("/v1/payouts/list", &["payouts"]),
+        ("/v1/payouts/acknowledge", &["payouts"]),
         ("/v1/wallet/get", &["wallet-front"]),
         ("/v1/wallet/withdraw", &["wallet-front"]),
     ];

@@ -258,9 +258,9 @@ async fn tokens_and_wallet(clients: &Clients) {
     // What is on its way is credited as far as it takes, and paid once.
     let asked = v1::WithdrawRequest { tokens: texts, ..withdrawal("c-1", "coin", 25) };
     let paid = clients.wallet.withdraw(EndUser::Named(USER), asked.clone()).await.unwrap();
-    assert_eq!((paid.outcome(), paid.credited_tokens, paid.balance), (WithdrawOutcome::Paid, 3, 5));
+    assert_eq!((paid.outcome(), paid.credited_tokens, paid.balance), (WithdrawOutcome::ToPayOut, 3, 5));
     let again = clients.wallet.withdraw(EndUser::Named(USER), asked.clone()).await.unwrap();
-    assert_eq!((again.outcome(), again.balance), (WithdrawOutcome::AlreadyPaid, 5));
+    assert_eq!((again.outcome(), again.balance), (WithdrawOutcome::ToPayOut, 5));
     let taken = v1::WithdrawRequest { amount: 24, ..asked };
     let taken = clients.wallet.withdraw(EndUser::Named(USER), taken).await;
     assert!(matches!(taken, Err(WithdrawError::Taken(_))), "{taken:?}");

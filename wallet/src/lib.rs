@@ -1,7 +1,7 @@
 //! The wallet: a user's balances and movements, pending rewards, and withdrawals.
 //!
 //! - [`Wallet::look`]: balances and movements from the ledger, with the rewards on their way that tokens prove.
-//! - [`Wallet::withdraw`]: pays out once per withdrawal id, and before that credits pending rewards, as far as
+//! - [`Wallet::withdraw`]: withdraws once per withdrawal id, and before that credits pending rewards, as far as
 //!   necessary.
 //! - [`WalletService`] offers both over gRPC, as `windfall.v1.Wallet`.
 //!

@@ -88,6 +88,8 @@ fn reply(receipt: Receipt, amount: i64) -> Result<WithdrawReply, Status> {
     let (outcome, reason, retry_after_ms) = match receipt.outcome {
         WithdrawalOutcome::Paid => (WithdrawOutcome::Paid, String::new(), 0),
         WithdrawalOutcome::AlreadyPaid => (WithdrawOutcome::AlreadyPaid, String::new(), 0),
+        WithdrawalOutcome::ToPayOut => (WithdrawOutcome::ToPayOut, String::new(), 0),
+        WithdrawalOutcome::PaidOut => (WithdrawOutcome::PaidOut, String::new(), 0),
         WithdrawalOutcome::Pending { after_ms } => (WithdrawOutcome::Pending, String::new(), after_ms),
         WithdrawalOutcome::Refused(reason) => (WithdrawOutcome::Refused, reason, 0),
         WithdrawalOutcome::Short { balance } => {

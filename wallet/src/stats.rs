@@ -24,6 +24,10 @@ declare_metrics! {
             pub paid: u64 as "paid",
             /// Withdrawals that had been paid before.
             pub already_paid: u64 as "already_paid",
+            /// Withdrawals that a front end is to pay out and to acknowledge.
+            pub to_pay_out: u64 as "to_pay_out",
+            /// Withdrawals that a front end has acknowledged as paid out.
+            pub paid_out: u64 as "paid_out",
             /// Withdrawals whose payout has not answered.
             pub pending: u64 as "pending",
             /// Withdrawals that the payout refused.
@@ -65,6 +69,8 @@ impl Counters {
         let counter = match receipt {
             Ok(Receipt { outcome: WithdrawalOutcome::Paid, .. }) => &self.paid,
             Ok(Receipt { outcome: WithdrawalOutcome::AlreadyPaid, .. }) => &self.already_paid,
+            Ok(Receipt { outcome: WithdrawalOutcome::ToPayOut, .. }) => &self.to_pay_out,
+            Ok(Receipt { outcome: WithdrawalOutcome::PaidOut, .. }) => &self.paid_out,
             Ok(Receipt { outcome: WithdrawalOutcome::Pending { .. }, .. }) => &self.pending,
             Ok(Receipt { outcome: WithdrawalOutcome::Refused(_), .. }) => &self.refused,
             Ok(Receipt { outcome: WithdrawalOutcome::Short { .. }, .. }) => &self.short,

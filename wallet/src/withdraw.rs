@@ -1,4 +1,4 @@
-//! Withdrawals: pays out once for each id.
+//! Withdrawals: once for each id.
 
 use crate::incoming::Incoming;
 use crate::options::{FORCES_MAX, GRANT_EVENTS, RETRY_MS};
@@ -60,7 +60,7 @@ impl From<AccountsError> for WithdrawError {
 }
 
 impl Wallet {
-    /// Pays out, once for each id; before that it credits proved pending rewards, as far as necessary. `tenant`
+    /// Withdraws, once for each id; before that it credits proved pending rewards, as far as necessary. `tenant`
     /// is the app of the service that calls, `texts` are the tokens that the front end holds, at most [`TEXTS_MAX`].
     ///
     /// # Errors

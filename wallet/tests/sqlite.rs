@@ -141,17 +141,22 @@ async fn each_order_once_and_each_withdrawal_once() {
         .flat_map(|user_id| [user_id; 2])
         .map(|user_id| (user_id, tokio::spawn(withdraw(wallet.clone(), user_id))))
         .collect();
-    let mut paid = BTreeSet::new();
+    let mut taken = BTreeSet::new();
     for (user_id, call) in calls {
         match call.await.unwrap() {
-            WithdrawalOutcome::Paid => assert!(paid.insert(user_id), "user {user_id} was paid twice"),
-            WithdrawalOutcome::AlreadyPaid => {}
+            WithdrawalOutcome::ToPayOut => {
+                taken.insert(user_id);
+            }
             other => panic!("user {user_id}: {other:?}"),
         }
     }
     consumer.await.unwrap();
     println!("{:?}", wallet.stats());
-    assert_eq!(paid.len(), usize::try_from(USERS).unwrap());
+    assert_eq!(taken.len(), usize::try_from(USERS).unwrap());
+    let listed = rewards.to_pay_out(0, "", 10_000).await.unwrap();
+    let users: Vec<i64> = listed.iter().map(|one| one.withdrawal.user_id).collect();
+    assert_eq!(users.len(), taken.len(), "a user is to be paid twice");
+    assert_eq!(users.into_iter().collect::<BTreeSet<_>>(), taken);
     drop(wallet);
     rewards.close();
     drop(rewards);

@@ -12,6 +12,7 @@ pub mod keys;
 pub mod ledger;
 mod ledger_mark;
 pub mod operate;
+mod payouts;
 pub mod plan;
 pub mod reconcile;
 pub mod rules;

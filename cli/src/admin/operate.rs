@@ -3,10 +3,11 @@
 use super::acts;
 use super::ask::{Server, more, show, value};
 use super::ledger_mark;
+use super::payouts;
 use crate::outcome::Outcome;
 use anyhow::Result;
 use serde_json::json;
-use windfall_client::{ActsClient, ArchiveClient, CallError};
+use windfall_client::{ActsClient, ArchiveClient, CallError, PayoutsClient};
 use windfall_proto::v1::{
     AcceptLedgerRequest, GrantOutcome, ListArchiveRequest, ListHeldRequest, ListReservedRequest,
 };
@@ -86,7 +87,10 @@ enum Ask {
     },
     #[command(flatten)]
     Acts(acts::Acts),
-    /// List withdrawals that have been held for long: their payer has not said whether it paid, and is asked again
+    #[command(flatten)]
+    Payouts(payouts::Payouts),
+    /// List all withdrawals that have been held for long: a connector is asked again, and a front end acknowledges its own
+    /// (`payouts`)
     Held(Page),
     /// Show whether the ledger holds its mark: one that went back in time pays nothing out
     Ledger,
@@ -128,8 +132,11 @@ pub fn run(args: &OperateArgs) -> Result<Outcome> {
     let options = args.server.options()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let clients =
-            Clients { archive: ArchiveClient::open(options.clone())?, acts: ActsClient::open(options)? };
+        let clients = Clients {
+            archive: ArchiveClient::open(options.clone())?,
+            payouts: PayoutsClient::open(options.clone())?,
+            acts: ActsClient::open(options)?,
+        };
         match ask(&clients, &args.command, args.json).await {
             Ok(outcome) => Ok(outcome),
             Err(error @ (CallError::Busy { .. } | CallError::Unanswered(_))) => {
@@ -144,12 +151,14 @@ pub fn run(args: &OperateArgs) -> Result<Outcome> {
 /// The services that are asked.
 struct Clients {
     archive: ArchiveClient,
+    payouts: PayoutsClient,
     acts: ActsClient,
 }
 
 async fn ask(clients: &Clients, command: &Ask, json: bool) -> Result<Outcome, CallError> {
     let client = &clients.archive;
     match command {
+        Ask::Payouts(command) => return payouts::ask(&clients.payouts, command, json).await,
         Ask::Acts(command) => return acts::ask(&clients.acts, command, json).await,
         Ask::Release { trade_nos, activity, reason: Some(reason), evidence: Some(evidence), actor } => {
             let because = acts::Because::of(reason, evidence, actor);

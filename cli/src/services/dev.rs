@@ -18,7 +18,7 @@ use windfall_token::{Algorithm, KeyFile};
 const OPERATOR: &str = "operator";
 
 /// Callers of a try-out: name, roles, whether it may name users, and what it is for.
-const CALLERS: [(&str, &str, bool, &str); 6] = [
+const CALLERS: [(&str, &str, bool, &str); 7] = [
     ("activity", r#"["send"]"#, false, "sends rewards"),
     (
         "wallet-front",
@@ -26,6 +26,7 @@ const CALLERS: [(&str, &str, bool, &str); 6] = [
         true,
         "sees and empties wallets, names users by x-windfall-user",
     ),
+    ("payouts", r#"["pay_out"]"#, false, "pays out elsewhere what users withdrew, and acknowledges it"),
     ("grants", r#"["grant"]"#, false, "grants without a queue"),
     (OPERATOR, r#"["operate"]"#, false, "archive, budgets, /metrics; signs in to the console"),
     (

@@ -103,7 +103,8 @@ pub struct RewardsAt {
     pub default_pays: String,
     /// The payer by type.
     pub pays: BTreeMap<String, String>,
-    /// The payer of withdrawals: `ledger` (paid with the booking), or a connector's name. Default `ledger`.
+    /// The payer of withdrawals: `ledger` (a front end pays them out elsewhere and acknowledges each), or a connector's name.
+    /// Default `ledger`.
     pub payout: String,
     /// Threads that write to the ledger, each on a connection of its own, 1 to 64. Default: what suits the ledger; 1 in
     /// a file, which has one writer, 3 on PostgreSQL.

@@ -23,7 +23,7 @@ use windfall_contract::rules::Rules;
 use windfall_edge::{Health, Need, Router};
 use windfall_jobs::rpc::JobsService;
 use windfall_ledger::{Ledger, Unbudgeted};
-use windfall_reward_service::rpc::{ActsService, ArchiveService, RewardsService};
+use windfall_reward_service::rpc::{ActsService, ArchiveService, PayoutsService, RewardsService};
 use windfall_scheduler_service::{BackfillsService, TimersService};
 use windfall_sdk::SdkOptions;
 use windfall_sdk::rpc::Gateway;
@@ -108,7 +108,8 @@ impl Parts {
             router = router
                 .rewards(Arc::new(service))
                 .archive(Arc::new(ArchiveService::new(rewards.clone())))
-                .acts(Arc::new(ActsService::new(rewards.clone())));
+                .acts(Arc::new(ActsService::new(rewards.clone())))
+                .payouts(Arc::new(PayoutsService::new(rewards.clone())));
         }
         if let Some(wallet) = &self.wallet {
             router = router.wallet(Arc::new(WalletService::new(wallet.clone())));

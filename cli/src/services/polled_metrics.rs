@@ -9,6 +9,7 @@ use windfall_config::LiveRules;
 use windfall_contract::broker::Broker;
 use windfall_contract::declare_metrics;
 use windfall_contract::metrics::Each;
+use windfall_ledger::HeldFor;
 use windfall_reward_service::RewardHandle;
 
 /// The pause between two rounds.
@@ -18,6 +19,8 @@ const PATIENCE: Duration = Duration::from_secs(3);
 
 /// The age from which an order or a withdrawal counts as old.
 const OLD_MS: u64 = 60_000;
+/// The age from which a payout counts as not acknowledged in time.
+const LATE_MS: u64 = 600_000;
 /// The largest count; beyond it, it is enough to know that there are many.
 pub const COUNTED_MAX: u32 = 1_000;
 
@@ -40,8 +43,13 @@ declare_metrics! {
         }
         gauge "windfall_held_withdrawals"
         "Withdrawals whose payer has not answered for a minute; counted up to 1,000" {
-            /// Withdrawals that are held for a minute; at most [`COUNTED_MAX`].
+            /// Withdrawals that are held for a downstream for a minute; at most [`COUNTED_MAX`].
             pub held_withdrawals: Option<u64>,
+        }
+        gauge "windfall_payouts_to_acknowledge"
+        "Withdrawals that no front end has acknowledged for 10 minutes; counted up to 1,000" {
+            /// Withdrawals that wait for a front end's acknowledgement for 10 minutes; at most [`COUNTED_MAX`].
+            pub payouts_to_acknowledge: Option<u64>,
         }
     }
 }
@@ -81,7 +89,14 @@ impl PolledMetrics {
                     let budget_left = budgets(rewards.as_ref()).await;
                     let reserved_orders = reserved_orders(rewards.as_ref()).await;
                     let held_withdrawals = held_withdrawals(rewards.as_ref()).await;
-                    *own.lock() = Found { lag_records, budget_left, reserved_orders, held_withdrawals };
+                    let payouts_to_acknowledge = payouts_to_acknowledge(rewards.as_ref()).await;
+                    *own.lock() = Found {
+                        lag_records,
+                        budget_left,
+                        reserved_orders,
+                        held_withdrawals,
+                        payouts_to_acknowledge,
+                    };
                     tokio::time::sleep(EVERY).await;
                 }
             }
@@ -122,5 +137,9 @@ async fn reserved_orders(rewards: Option<&RewardHandle>) -> Option<u64> {
 }
 
 async fn held_withdrawals(rewards: Option<&RewardHandle>) -> Option<u64> {
-    Some(rewards?.held(OLD_MS, "", COUNTED_MAX).await.ok()?.len() as u64)
+    Some(rewards?.held(HeldFor::Downstream, OLD_MS, "", COUNTED_MAX).await.ok()?.len() as u64)
+}
+
+async fn payouts_to_acknowledge(rewards: Option<&RewardHandle>) -> Option<u64> {
+    Some(rewards?.held(HeldFor::FrontEnd, LATE_MS, "", COUNTED_MAX).await.ok()?.len() as u64)
 }

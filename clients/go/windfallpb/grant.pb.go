@@ -1748,7 +1748,7 @@ type HeldWithdrawal struct {
 	BonusType    string                 `protobuf:"bytes,3,opt,name=bonus_type,json=bonusType,proto3" json:"bonus_type,omitempty"`
 	Amount       int64                  `protobuf:"varint,4,opt,name=amount,proto3" json:"amount,omitempty"`
 	HeldMs       int64                  `protobuf:"varint,5,opt,name=held_ms,json=heldMs,proto3" json:"held_ms,omitempty"`
-	// The connector that is asked to pay it.
+	// The connector that is asked to pay it, or `front end`.
 	Payer         string `protobuf:"bytes,6,opt,name=payer,proto3" json:"payer,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -250,8 +250,9 @@ type ArchiveClient interface {
 	// Where a reward is, by its order number: its row in the ledger, and its entries in the archive. The ledger does not keep
 	// an order's app: every operator sees all. An order that it does not know is an answer without `order`.
 	GetOrder(ctx context.Context, in *GetOrderRequest, opts ...grpc.CallOption) (*GetOrderReply, error)
-	// Withdrawals that are held since long: their payer has not said whether it paid. A page, by id. The service asks it
-	// again by itself; one whose payer is not configured any more waits until it is.
+	// Withdrawals that are held since long: their payer has not said whether it paid. A page, by id. The service asks a
+	// connector again by itself; one whose connector is not configured any more waits until it is, and a front end's waits
+	// for its acknowledgement (`Payouts`).
 	ListHeld(ctx context.Context, in *ListHeldRequest, opts ...grpc.CallOption) (*ListHeldReply, error)
 	// Whether the ledger holds its mark, which is kept outside of its database, as the process that answers knows it: a
 	// ledger that went back in time (a stale standby, a restored backup) pays nothing out. Errors: FAILED_PRECONDITION,
@@ -398,8 +399,9 @@ type ArchiveServer interface {
 	// Where a reward is, by its order number: its row in the ledger, and its entries in the archive. The ledger does not keep
 	// an order's app: every operator sees all. An order that it does not know is an answer without `order`.
 	GetOrder(context.Context, *GetOrderRequest) (*GetOrderReply, error)
-	// Withdrawals that are held since long: their payer has not said whether it paid. A page, by id. The service asks it
-	// again by itself; one whose payer is not configured any more waits until it is.
+	// Withdrawals that are held since long: their payer has not said whether it paid. A page, by id. The service asks a
+	// connector again by itself; one whose connector is not configured any more waits until it is, and a front end's waits
+	// for its acknowledgement (`Payouts`).
 	ListHeld(context.Context, *ListHeldRequest) (*ListHeldReply, error)
 	// Whether the ledger holds its mark, which is kept outside of its database, as the process that answers knows it: a
 	// ledger that went back in time (a stale standby, a restored backup) pays nothing out. Errors: FAILED_PRECONDITION,

@@ -105,6 +105,11 @@ const (
 	WithdrawOutcome_WITHDRAW_OUTCOME_PENDING WithdrawOutcome = 3
 	// The payout refused for good; the money is back on the balance. Final for this id.
 	WithdrawOutcome_WITHDRAW_OUTCOME_REFUSED WithdrawOutcome = 4
+	// The money has left the balance and waits for the front end to pay it out elsewhere: `Payouts.ListToPayOut` lists it
+	// until `Payouts.AcknowledgePayout` says how that ended.
+	WithdrawOutcome_WITHDRAW_OUTCOME_TO_PAY_OUT WithdrawOutcome = 5
+	// A front end has paid it out elsewhere, and has acknowledged that. Final. Pay nothing because of this answer.
+	WithdrawOutcome_WITHDRAW_OUTCOME_PAID_OUT WithdrawOutcome = 6
 )
 
 // Enum value maps for WithdrawOutcome.
@@ -115,6 +120,8 @@ var (
 		2: "WITHDRAW_OUTCOME_ALREADY_PAID",
 		3: "WITHDRAW_OUTCOME_PENDING",
 		4: "WITHDRAW_OUTCOME_REFUSED",
+		5: "WITHDRAW_OUTCOME_TO_PAY_OUT",
+		6: "WITHDRAW_OUTCOME_PAID_OUT",
 	}
 	WithdrawOutcome_value = map[string]int32{
 		"WITHDRAW_OUTCOME_UNSPECIFIED":  0,
@@ -122,6 +129,8 @@ var (
 		"WITHDRAW_OUTCOME_ALREADY_PAID": 2,
 		"WITHDRAW_OUTCOME_PENDING":      3,
 		"WITHDRAW_OUTCOME_REFUSED":      4,
+		"WITHDRAW_OUTCOME_TO_PAY_OUT":   5,
+		"WITHDRAW_OUTCOME_PAID_OUT":     6,
 	}
 )
 
@@ -624,13 +633,15 @@ const file_windfall_v1_wallet_proto_rawDesc = "" +
 	"\x10FLOW_KIND_RETURN\x10\x04\x12\x15\n" +
 	"\x11FLOW_KIND_SETTLED\x10\x05\x12\x18\n" +
 	"\x14FLOW_KIND_TAKEN_BACK\x10\x06\x12 \n" +
-	"\x1cFLOW_KIND_SETTLED_TAKEN_BACK\x10\a*\xad\x01\n" +
+	"\x1cFLOW_KIND_SETTLED_TAKEN_BACK\x10\a*\xed\x01\n" +
 	"\x0fWithdrawOutcome\x12 \n" +
 	"\x1cWITHDRAW_OUTCOME_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15WITHDRAW_OUTCOME_PAID\x10\x01\x12!\n" +
 	"\x1dWITHDRAW_OUTCOME_ALREADY_PAID\x10\x02\x12\x1c\n" +
 	"\x18WITHDRAW_OUTCOME_PENDING\x10\x03\x12\x1c\n" +
-	"\x18WITHDRAW_OUTCOME_REFUSED\x10\x042\x97\x01\n" +
+	"\x18WITHDRAW_OUTCOME_REFUSED\x10\x04\x12\x1f\n" +
+	"\x1bWITHDRAW_OUTCOME_TO_PAY_OUT\x10\x05\x12\x1d\n" +
+	"\x19WITHDRAW_OUTCOME_PAID_OUT\x10\x062\x97\x01\n" +
 	"\x06Wallet\x12G\n" +
 	"\tGetWallet\x12\x1d.windfall.v1.GetWalletRequest\x1a\x1b.windfall.v1.GetWalletReply\x12D\n" +
 	"\bWithdraw\x12\x1c.windfall.v1.WithdrawRequest\x1a\x1a.windfall.v1.WithdrawReplyB\\\n" +

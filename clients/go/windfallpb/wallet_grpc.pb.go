@@ -35,7 +35,7 @@ type WalletClient interface {
 	// Errors: INVALID_ARGUMENT, OUT_OF_RANGE (balance and what is coming pass 64 bits), UNAVAILABLE (the ledger cannot
 	// answer).
 	GetWallet(ctx context.Context, in *GetWalletRequest, opts ...grpc.CallOption) (*GetWalletReply, error)
-	// Pays out, once for a withdrawal id; before that, tokens that have not arrived and are VALID are credited as far as
+	// Withdraws, once for a withdrawal id; before that, tokens that have not arrived and are VALID are credited as far as
 	// the balance needs them. Types that a downstream pays cannot be withdrawn, nor what a fuse holds back be credited.
 	// Errors: INVALID_ARGUMENT; FAILED_PRECONDITION (too little money, or operators have frozen the user: nothing was kept,
 	// the id may be used again);
@@ -82,7 +82,7 @@ type WalletServer interface {
 	// Errors: INVALID_ARGUMENT, OUT_OF_RANGE (balance and what is coming pass 64 bits), UNAVAILABLE (the ledger cannot
 	// answer).
 	GetWallet(context.Context, *GetWalletRequest) (*GetWalletReply, error)
-	// Pays out, once for a withdrawal id; before that, tokens that have not arrived and are VALID are credited as far as
+	// Withdraws, once for a withdrawal id; before that, tokens that have not arrived and are VALID are credited as far as
 	// the balance needs them. Types that a downstream pays cannot be withdrawn, nor what a fuse holds back be credited.
 	// Errors: INVALID_ARGUMENT; FAILED_PRECONDITION (too little money, or operators have frozen the user: nothing was kept,
 	// the id may be used again);

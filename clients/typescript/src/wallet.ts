@@ -38,7 +38,7 @@ export class Tokens {
   }
 }
 
-/** Shows users' wallets and pays out. */
+/** Shows users' wallets and withdraws. */
 export class Wallet {
   readonly #connection: Connection;
 
@@ -56,7 +56,7 @@ export class Wallet {
   }
 
   /**
-   * Pays out, once for the withdrawal's id: it is safe to repeat, and is repeated where no answer comes. Of its errors
+   * Takes money off the balance, once for the withdrawal's id: it is safe to repeat, and is repeated where no answer comes. Of its errors
    * `unanswered` alone leaves open what became of the withdrawal.
    * @throws WindfallError
    */

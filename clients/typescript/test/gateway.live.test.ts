@@ -3,8 +3,8 @@ import { after, describe, test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { TimersService } from "../src/generated/windfall/v1/schedule.js";
 import {
-  CardDraw, Connection, Gateway, IllegalToken, isWorthRetrying, RedPacketRain, Timers, Tokens, TokenVerdict, TokenVerifier,
-  Wallet, WindfallError, WithdrawOutcome,
+  CardDraw, Connection, Gateway, IllegalToken, isWorthRetrying, PayoutResult, Payouts, RedPacketRain, Timers, Tokens,
+  TokenVerdict, TokenVerifier, Wallet, WindfallError, WithdrawOutcome,
 } from "../src/index.js";
 
 const OWN_USER = 2_001n;
@@ -68,10 +68,15 @@ describe("beside a gateway", { skip }, () => {
     const wallet = new Wallet(live("WINDFALL_WALLET_KEY"));
     const take = (withdrawalId: string, amount: bigint) =>
       wallet.withdraw({ named: OWN_USER }, { withdrawalId, bonusType: "cash", amount });
-    for (const outcome of [WithdrawOutcome.WITHDRAW_OUTCOME_PAID, WithdrawOutcome.WITHDRAW_OUTCOME_ALREADY_PAID]) {
+    const payouts = new Payouts(live("WINDFALL_PAYOUTS_KEY"));
+    const done = { userId: OWN_USER, withdrawalId: "typescript-1", result: PayoutResult.PAYOUT_RESULT_PAID };
+    for (const [nth, outcome] of [
+      WithdrawOutcome.WITHDRAW_OUTCOME_TO_PAY_OUT, WithdrawOutcome.WITHDRAW_OUTCOME_PAID_OUT,
+    ].entries()) {
       const reply = await take("typescript-1", 800n);
       assert.equal(reply.outcome, outcome);
       assert.equal(reply.balance, 88n);
+      assert.equal(await payouts.acknowledge(done), nth === 0);
     }
     await assert.rejects(take("typescript-2", 800n), { kind: "too-little" });
     await assert.rejects(take("typescript-1", 8n), { kind: "taken" });

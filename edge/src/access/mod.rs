@@ -174,7 +174,7 @@ impl Access {
         Ok(Self { entries, jwt, version })
     }
 
-    /// The callers that may pay out only because the file has no `version = 2`: there `verify` includes `withdraw`.
+    /// The callers that may withdraw only because the file has no `version = 2`: there `verify` includes `withdraw`.
     pub fn withdraw_by_verify(&self) -> impl Iterator<Item = &str> {
         let callers = self.entries.iter().filter(|entry| entry.withdraws_by_verify);
         callers.map(|entry| &*entry.caller.name)
@@ -424,6 +424,7 @@ mod tests {
         };
         assert_eq!(roles_of(&of("\"verify\"")), ["verify"]);
         assert_eq!(roles_of(&of("\"withdraw\"")), ["withdraw"]);
+        assert_eq!(roles_of(&of("\"pay_out\"")), ["pay_out"], "nor does it see what others pay out");
         assert_eq!(roles_of(&of("\"operate\"")), ["observe", "operate"]);
         assert_eq!(
             roles_of(&of("\"approve\"")),

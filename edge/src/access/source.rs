@@ -230,7 +230,7 @@ fn tell_of_withdraw(access: &Access) {
     if !callers.is_empty() {
         tracing::warn!(
             ?callers,
-            "the access file has no `version = 2`, so these callers with the role `verify` may pay out, too; give those \
+            "the access file has no `version = 2`, so these callers with the role `verify` may withdraw, too; give those \
              that do the role `withdraw`, then write `version = 2` at the top"
         );
     }

@@ -6,8 +6,8 @@
 
 use crate::identity::Role;
 use windfall_proto::methods::{
-    ActsMethod, ArchiveMethod, AuditsMethod, BackfillsMethod, JobsMethod, RewardsMethod, SendMethod,
-    TimersMethod, TokensMethod, WalletMethod,
+    ActsMethod, ArchiveMethod, AuditsMethod, BackfillsMethod, JobsMethod, PayoutsMethod, RewardsMethod,
+    SendMethod, TimersMethod, TokensMethod, WalletMethod,
 };
 
 /// What `GET /metrics` needs.
@@ -29,6 +29,12 @@ pub(super) const fn wallet(method: WalletMethod) -> Role {
     match method {
         WalletMethod::GetWallet => Role::Verify,
         WalletMethod::Withdraw => Role::Withdraw,
+    }
+}
+
+pub(super) const fn payouts(method: PayoutsMethod) -> Role {
+    match method {
+        PayoutsMethod::ListToPayOut | PayoutsMethod::AcknowledgePayout => Role::PayOut,
     }
 }
 

@@ -14,7 +14,7 @@ use crate::key::{OrderId, WithdrawalId, keys_of, number_of};
 use crate::model::status_of_columns;
 use crate::model::{Awaits, BudgetState, OrderLine, ReservedOrder, Settlement};
 use crate::reconcile::{self, Reconciliation, SETTLEMENTS};
-use crate::withdrawal::StoredWithdrawal;
+use crate::withdrawal::{HeldFor, StoredWithdrawal};
 use std::cell::RefMut;
 use std::collections::{HashMap, VecDeque};
 use tokio_postgres::Row;
@@ -311,11 +311,12 @@ impl Read for Link {
 
     fn held_withdrawals(
         &self,
+        which: HeldFor,
         before_ms: i64,
         after: &str,
         limit: u32,
     ) -> Result<Vec<StoredWithdrawal>, LedgerError> {
-        withdrawals::held(&*self.session()?, before_ms, after, limit)
+        withdrawals::held(&*self.session()?, which, before_ms, after, limit)
     }
 
     fn budgets(&self) -> Result<Vec<BudgetState>, LedgerError> {

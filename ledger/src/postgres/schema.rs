@@ -318,8 +318,8 @@ END $$;
 "#;
 
 /// Orders count within their activities, and withdrawals belong to their users ([`key`](crate::key)). What was made before
-/// keeps its number, or its id, as its key; a row of `bare_orders` says that there may be such orders. No row is changed, so
-/// it takes no longer than its locks.
+/// keeps its number, or its id, as its key; a row of `bare_orders` says that there may be such orders. No row is changed; two
+/// indexes are built, of held withdrawals alone, which reads that table once.
 ///
 /// Processes of older versions must not go on: they would take two orders of one number for one. Every statement of theirs
 /// that reads or changes an order or a withdrawal names a column that has another name from now on.
@@ -327,6 +327,9 @@ const V6: &str = r#"
 ALTER TABLE orders RENAME COLUMN trade_no TO order_key;
 ALTER TABLE withdrawals RENAME COLUMN id TO withdrawal_key;
 ALTER TABLE withdrawals ADD COLUMN payer_key text COLLATE "C" NOT NULL DEFAULT '';
+-- Front ends may leave very many of theirs, and nobody who looks for others' may have to pass them.
+CREATE INDEX withdrawals_asked ON withdrawals (withdrawal_key) WHERE status = 0 AND payer <> 'front end';
+CREATE INDEX withdrawals_to_pay_out ON withdrawals (withdrawal_key) WHERE status = 0 AND payer = 'front end';
 CREATE TABLE bare_orders (
     one boolean NOT NULL PRIMARY KEY CHECK (one)
 );

@@ -15,7 +15,8 @@ use crate::journal::Payout;
 use crate::key::{WithdrawalId, is_number, keys_of, number_of};
 use crate::model::Finish;
 use crate::withdrawal::{
-    End, Held, HoldOutcome, StoredWithdrawal, WithdrawalStatus, bare_payer_key, check, id_of, payer_key,
+    End, Held, HeldFor, HoldOutcome, StoredWithdrawal, WithdrawalStatus, bare_payer_key, check, id_of,
+    payer_key,
 };
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -27,9 +28,16 @@ const READ: &str = "SELECT w.withdrawal_key, w.user_id, n.name, w.amount, w.stat
     w.payer, w.payer_key FROM withdrawals w JOIN names n ON n.id = w.asset WHERE w.withdrawal_key = ANY($1)";
 const LOCK: &str = "SELECT w.withdrawal_key, w.user_id, n.name, w.amount, w.status, w.reason, w.created_ms, w.decided_ms, w.asset, \
     w.payer, w.payer_key FROM withdrawals w JOIN names n ON n.id = w.asset WHERE w.withdrawal_key = ANY($1) ORDER BY w.withdrawal_key FOR NO KEY UPDATE OF w";
+/// Status and payer are written as they stand in the indexes.
 const HELD: &str = "SELECT w.withdrawal_key, w.user_id, n.name, w.amount, w.status, w.reason, w.created_ms, w.decided_ms, w.asset, \
     w.payer, w.payer_key FROM withdrawals w JOIN names n ON n.id = w.asset \
     WHERE w.status = 0 AND w.created_ms < $1 AND w.withdrawal_key > $2 ORDER BY w.withdrawal_key LIMIT $3";
+const HELD_FOR_DOWNSTREAM: &str = "SELECT w.withdrawal_key, w.user_id, n.name, w.amount, w.status, w.reason, w.created_ms, w.decided_ms, \
+    w.asset, w.payer, w.payer_key FROM withdrawals w JOIN names n ON n.id = w.asset \
+    WHERE w.status = 0 AND w.payer <> 'front end' AND w.created_ms < $1 AND w.withdrawal_key > $2 ORDER BY w.withdrawal_key LIMIT $3";
+const HELD_FOR_FRONT_END: &str = "SELECT w.withdrawal_key, w.user_id, n.name, w.amount, w.status, w.reason, w.created_ms, w.decided_ms, \
+    w.asset, w.payer, w.payer_key FROM withdrawals w JOIN names n ON n.id = w.asset \
+    WHERE w.status = 0 AND w.payer = 'front end' AND w.created_ms < $1 AND w.withdrawal_key > $2 ORDER BY w.withdrawal_key LIMIT $3";
 const OF_ID: &str = "SELECT w.withdrawal_key, w.user_id, n.name, w.amount, w.status, w.reason, w.created_ms, w.decided_ms, w.asset, \
     w.payer, w.payer_key FROM withdrawals w JOIN names n ON n.id = w.asset \
     WHERE w.withdrawal_key = $1 OR (w.withdrawal_key >= $2 AND w.withdrawal_key < $3) ORDER BY w.withdrawal_key";
@@ -125,11 +133,17 @@ pub(super) fn of_id(session: &Session, id: &str) -> Result<Vec<StoredWithdrawal>
 /// Held withdrawals, by key.
 pub(crate) fn held(
     session: &Session,
+    which: HeldFor,
     before_ms: i64,
     after: &str,
     limit: u32,
 ) -> Result<Vec<StoredWithdrawal>, LedgerError> {
-    let rows = session.query(HELD, &[&before_ms, &after, &i64::from(limit)])?;
+    let sql = match which {
+        HeldFor::Anybody => HELD,
+        HeldFor::Downstream => HELD_FOR_DOWNSTREAM,
+        HeldFor::FrontEnd => HELD_FOR_FRONT_END,
+    };
+    let rows = session.query(sql, &[&before_ms, &after, &i64::from(limit)])?;
     rows.iter().map(|row| Ok(stored(row)?.0)).collect()
 }
 

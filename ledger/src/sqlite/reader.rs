@@ -9,7 +9,7 @@ use crate::key::{OrderId, WithdrawalId, number_of};
 use crate::model::status_of_columns;
 use crate::model::{BudgetState, OrderLine, ReservedOrder, Settlement};
 use crate::reconcile::{self, Reconciliation};
-use crate::withdrawal::StoredWithdrawal;
+use crate::withdrawal::{HeldFor, StoredWithdrawal};
 use rusqlite::{Connection, params};
 use std::collections::{HashMap, VecDeque};
 use std::path::Path;
@@ -62,11 +62,12 @@ impl Read for Connection {
 
     fn held_withdrawals(
         &self,
+        which: HeldFor,
         before_ms: i64,
         after: &str,
         limit: u32,
     ) -> Result<Vec<StoredWithdrawal>, LedgerError> {
-        withdrawals::held(self, before_ms, after, limit)
+        withdrawals::held(self, which, before_ms, after, limit)
     }
 
     fn budgets(&self) -> Result<Vec<BudgetState>, LedgerError> {

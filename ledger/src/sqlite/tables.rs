@@ -269,6 +269,8 @@ const V6: &str = "
 ALTER TABLE orders RENAME COLUMN trade_no TO order_key;
 ALTER TABLE withdrawals RENAME COLUMN id TO withdrawal_key;
 ALTER TABLE withdrawals ADD COLUMN payer_key TEXT NOT NULL DEFAULT '';
+CREATE INDEX withdrawals_asked ON withdrawals (withdrawal_key) WHERE status = 0 AND payer <> 'front end';
+CREATE INDEX withdrawals_to_pay_out ON withdrawals (withdrawal_key) WHERE status = 0 AND payer = 'front end';
 CREATE TABLE bare_orders (one INTEGER NOT NULL PRIMARY KEY CHECK (one = 1)) STRICT;
 INSERT INTO bare_orders SELECT 1 WHERE EXISTS (SELECT 1 FROM orders);
 ";

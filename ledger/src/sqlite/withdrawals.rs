@@ -7,7 +7,8 @@ use crate::journal::{Entry, Payout, USER};
 use crate::key::{WithdrawalId, keys_of, number_of};
 use crate::model::Finish;
 use crate::withdrawal::{
-    End, Held, HoldOutcome, StoredWithdrawal, WithdrawalStatus, bare_payer_key, check, id_of, payer_key,
+    End, Held, HeldFor, HoldOutcome, StoredWithdrawal, WithdrawalStatus, bare_payer_key, check, id_of,
+    payer_key,
 };
 use rusqlite::{Connection, OptionalExtension, params};
 use windfall_contract::accounts::{Withdrawal, WithdrawalOutcome};
@@ -80,16 +81,18 @@ pub(super) fn of_id(db: &Connection, id: &str) -> Result<Vec<StoredWithdrawal>, 
 /// Held withdrawals, by key.
 pub(crate) fn held(
     db: &Connection,
+    which: HeldFor,
     before_ms: i64,
     after: &str,
     limit: u32,
 ) -> Result<Vec<StoredWithdrawal>, LedgerError> {
-    // The status is written as it stands in the index, so that SQLite uses the index.
+    // Status and payer are written as they stand in the indexes, so that SQLite uses them.
     let keys = db
-        .prepare_cached(
-            "SELECT withdrawal_key FROM withdrawals WHERE status = 0 AND created_ms < ?1 AND withdrawal_key > ?2 \
+        .prepare_cached(&format!(
+            "SELECT withdrawal_key FROM withdrawals WHERE status = 0 {}AND created_ms < ?1 AND withdrawal_key > ?2 \
              ORDER BY withdrawal_key LIMIT ?3",
-        )?
+            which.sql()
+        ))?
         .query_map(params![before_ms, after, limit], |row| row.get(0))?
         .collect::<Result<Vec<String>, _>>()?;
     let mut held = Vec::with_capacity(keys.len());

@@ -4,7 +4,7 @@
 
 use windfall_contract::accounts::{FlowKind, Withdrawal};
 use windfall_ledger::{
-    Attempt, Finish, HoldOutcome, Ledger, LedgerReader, Order, OrderId, OrderOutcome, Settlement,
+    Attempt, Finish, HeldFor, HoldOutcome, Ledger, LedgerReader, Order, OrderId, OrderOutcome, Settlement,
     WithdrawalId, WithdrawalStatus, payer_key,
 };
 
@@ -164,7 +164,7 @@ fn keeps_payers_keys(version: i64, reader: &LedgerReader) {
     for one in &reserved {
         assert_eq!(payer_key(&one.order), one.order.trade_no, "it may have paid under its number alone");
     }
-    let held = reader.held_withdrawals(10_000, "", 9).unwrap();
+    let held = reader.held_withdrawals(HeldFor::Anybody, 10_000, "", 9).unwrap();
     let keys: Vec<&str> = held.iter().map(|one| one.payer_key.as_str()).collect();
     let is_ended = held.is_empty();
     assert!(is_ended || (version >= 2 && keys == ["withdrawal held"]), "{keys:?}");

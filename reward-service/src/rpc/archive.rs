@@ -8,7 +8,7 @@ use tonic::{Request, Response, Status};
 use windfall_contract::accounts::{Status as StoredStatus, StoredOrder, Withdrawal};
 use windfall_contract::rewards::Rejection;
 use windfall_edge::{Call, Caller};
-use windfall_ledger::{ArchiveFilter, Archived, Awaits, Replay, ReservedOrder, StoredWithdrawal};
+use windfall_ledger::{ArchiveFilter, Archived, Awaits, HeldFor, Replay, ReservedOrder, StoredWithdrawal};
 use windfall_proto::event::EventRef;
 use windfall_proto::order::{check_text, check_trade_no};
 use windfall_proto::v1;
@@ -89,13 +89,13 @@ pub(super) fn page_of(page_size: u32) -> Result<u32, Status> {
 
 /// The key that a page begins behind: what `next_after` said, an order number or an id, or empty. A number stands for all
 /// of its keys.
-fn after_of(after: &str) -> Result<String, Status> {
+pub(super) fn after_of(after: &str) -> Result<String, Status> {
     check_text(after, AFTER_MAX_BYTES).map_err(|why| Status::invalid_argument(format!("after {why}")))?;
     Ok(if after.is_empty() || after.contains(' ') { after.to_owned() } else { format!("{after} {LAST}") })
 }
 
 /// What the next page begins behind. A key that is a number alone gets a space: it stands for itself.
-fn next_after(key: &str) -> String {
+pub(super) fn next_after(key: &str) -> String {
     if key.contains(' ') { key.to_owned() } else { format!("{key} ") }
 }
 
@@ -300,7 +300,7 @@ impl archive_server::Archive for ArchiveService {
         let v1::ListHeldRequest { older_than_ms, after, page_size } = request.into_inner();
         let page = page_of(page_size)?;
         let after = after_of(&after)?;
-        let found = self.rewards.held(older_than_ms, &after, page).await;
+        let found = self.rewards.held(HeldFor::Anybody, older_than_ms, &after, page).await;
         let found = found.map_err(|error| status::of_call(&error))?;
         let is_full = u32::try_from(found.len()).unwrap_or(u32::MAX) >= page;
         let last = found.last().filter(|_| is_full).map(|one| next_after(&one.key));

@@ -1,5 +1,5 @@
-//! The reward service over gRPC: [`RewardsService`] for callers that grant, [`ArchiveService`] and
-//! [`ActsService`] for operators.
+//! The reward service over gRPC: [`RewardsService`] for callers that grant, [`PayoutsService`] for front ends that pay
+//! withdrawals out, [`ArchiveService`] and [`ActsService`] for operators.
 //!
 //! Mount them behind `windfall-edge`, which checks keys and roles and says who calls. A caller grants nothing of
 //! another app than its own, and sees nothing of another one's archive.
@@ -44,9 +44,11 @@ mod acts;
 mod archive;
 mod events;
 mod ledger_mark;
+mod payouts;
 mod rewards;
 mod status;
 
 pub use acts::ActsService;
 pub use archive::ArchiveService;
+pub use payouts::PayoutsService;
 pub use rewards::RewardsService;

@@ -1,10 +1,12 @@
 //! The conversion of errors and answers to their form on the wire, all in this one place.
 
+use crate::acknowledge::AcknowledgeError;
 use crate::acts::ActError;
 use crate::async_grant::{AsyncGrantReply, ReleaseError};
 use crate::handle::CallError;
 use crate::replay::ReplayError;
 use tonic::{Code, Status};
+use windfall_contract::accounts::AccountsError;
 use windfall_contract::rewards::GrantReply;
 use windfall_edge::retry_later;
 use windfall_ledger::LedgerError;
@@ -58,6 +60,36 @@ pub(super) fn of_replay(error: &ReplayError) -> Status {
                 "the entry was replayed, and its outcome could not be recorded; replay it again",
             )
         }
+    }
+}
+
+pub(super) fn of_accounts(error: AccountsError) -> Status {
+    match error {
+        AccountsError::Invalid(what) => Status::invalid_argument(what),
+        AccountsError::Unavailable { what, after_ms } => {
+            tracing::warn!(what, "a call about payouts was not answered");
+            retry_later(
+                Code::Unavailable,
+                "the ledger cannot answer, or payouts are stopped; ask again",
+                after_ms,
+            )
+        }
+    }
+}
+
+pub(super) fn of_acknowledgement(error: AcknowledgeError) -> Status {
+    match error {
+        AcknowledgeError::Unknown => Status::not_found(error.to_string()),
+        AcknowledgeError::OtherPayer(_) => Status::failed_precondition(error.to_string()),
+        AcknowledgeError::Otherwise { .. } => Status::already_exists(error.to_string()),
+        // Without the hint that goes with what was not done at all.
+        AcknowledgeError::Accounts(AccountsError::Unavailable { what, .. }) => {
+            tracing::warn!(what, "an acknowledgement was not answered");
+            Status::unavailable(
+                "nobody knows whether it is noted, or payouts are stopped; say the same again",
+            )
+        }
+        AcknowledgeError::Accounts(AccountsError::Invalid(what)) => Status::invalid_argument(what),
     }
 }
 

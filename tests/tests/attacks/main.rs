@@ -125,7 +125,7 @@ impl Target {
         let withdrawal = json!({"withdrawal_id": trade_no, "bonus_type": "cash", "amount": 7});
         assert_eq!(
             self.ok("wallet-front", user_id, WITHDRAW, &withdrawal)["outcome"],
-            "WITHDRAW_OUTCOME_PAID"
+            "WITHDRAW_OUTCOME_TO_PAY_OUT"
         );
     }
 

@@ -34,10 +34,14 @@ fn said_again(target: &Target) {
     target.grant("again:2", 43, 500);
     let withdraw = |user_id: i64, body: &Value| target.post("wallet-front", user_id, WITHDRAW, body);
     let paid = withdraw(42, &withdrawal("w-1", 100));
-    assert_eq!((paid.status, &paid.body["outcome"]), (200, &json!("WITHDRAW_OUTCOME_PAID")), "{paid:?}");
+    assert_eq!(
+        (paid.status, &paid.body["outcome"]),
+        (200, &json!("WITHDRAW_OUTCOME_TO_PAY_OUT")),
+        "{paid:?}"
+    );
     for _ in 0..3 {
         let again = withdraw(42, &withdrawal("w-1", 100));
-        assert_eq!(again.body["outcome"], "WITHDRAW_OUTCOME_ALREADY_PAID", "{again:?}");
+        assert_eq!(again.body["outcome"], "WITHDRAW_OUTCOME_TO_PAY_OUT", "{again:?}");
     }
     let mut other_type = withdrawal("w-1", 100);
     other_type["bonus_type"] = json!("coin");
@@ -47,7 +51,11 @@ fn said_again(target: &Target) {
     }
     // An id belongs to its user.
     let other = withdraw(43, &withdrawal("w-1", 100));
-    assert_eq!((other.status, &other.body["outcome"]), (200, &json!("WITHDRAW_OUTCOME_PAID")), "{other:?}");
+    assert_eq!(
+        (other.status, &other.body["outcome"]),
+        (200, &json!("WITHDRAW_OUTCOME_TO_PAY_OUT")),
+        "{other:?}"
+    );
     assert_eq!((target.credited(42), target.credited(43)), (400, 400));
 }
 
@@ -74,11 +82,10 @@ fn said_at_once(target: &Target) {
         counts
     };
     let same = outcomes(&at_once(&|_| withdrawal("o-1", 50)));
-    assert_eq!(same.get("WITHDRAW_OUTCOME_PAID"), Some(&1), "{same:?}");
-    assert_eq!(same.get("WITHDRAW_OUTCOME_ALREADY_PAID"), Some(&15), "{same:?}");
+    assert_eq!(same.get("WITHDRAW_OUTCOME_TO_PAY_OUT"), Some(&16), "{same:?}");
     assert_eq!(target.credited(50), 450);
     let others = outcomes(&at_once(&|nth| withdrawal(&format!("o-2-{nth}"), 100)));
-    assert_eq!(others.get("WITHDRAW_OUTCOME_PAID"), Some(&4), "{others:?}");
+    assert_eq!(others.get("WITHDRAW_OUTCOME_TO_PAY_OUT"), Some(&4), "{others:?}");
     assert_eq!(others.get("FAILED_PRECONDITION"), Some(&12), "{others:?}");
     assert_eq!(target.credited(50), 50);
 }
@@ -203,7 +210,7 @@ fn sums_beyond_64_bits(target: &Target) {
     let paid = target.ok("wallet-front", rich, WITHDRAW, &withdrawal("sum-1", AMOUNT_MAX));
     assert_eq!(
         (&paid["outcome"], number(&paid["balance"])),
-        (&json!("WITHDRAW_OUTCOME_PAID"), full - AMOUNT_MAX)
+        (&json!("WITHDRAW_OUTCOME_TO_PAY_OUT"), full - AMOUNT_MAX)
     );
     target.until("the one that waited arrives", |target| {
         let wallet = target.ok("wallet-front", rich, WALLET, &json!({"flow_limit": 1}));

@@ -29,7 +29,7 @@ where
 
 fuzz_target!(|data: &[u8]| {
     let Some((kind, body)) = data.split_first() else { return };
-    match kind % 21 {
+    match kind % 23 {
         0 => one::<v1::SendBonusRequest>(body),
         1 => one::<v1::SendBonusBatchRequest>(body),
         2 => one::<v1::GrantRequest>(body),
@@ -50,6 +50,8 @@ fuzz_target!(|data: &[u8]| {
         17 => one::<v1::ReleaseReservedRequest>(body),
         18 => one::<v1::ListHeldRequest>(body),
         19 => one::<v1::GetOrderReply>(body),
+        20 => one::<v1::ListToPayOutRequest>(body),
+        21 => one::<v1::AcknowledgePayoutRequest>(body),
         _ => one::<v1::ListReservedReply>(body),
     }
 });

@@ -396,7 +396,12 @@ fn withdraw_all(
             if let Some((200, reply)) = &answer
                 && matches!(
                     reply["outcome"].as_str(),
-                    Some("WITHDRAW_OUTCOME_PAID" | "WITHDRAW_OUTCOME_ALREADY_PAID")
+                    Some(
+                        "WITHDRAW_OUTCOME_TO_PAY_OUT"
+                            // Of releases before there were acknowledgements.
+                            | "WITHDRAW_OUTCOME_PAID"
+                            | "WITHDRAW_OUTCOME_ALREADY_PAID"
+                    )
                 )
             {
                 journal.paid(&order.trade_no)?;

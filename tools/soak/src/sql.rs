@@ -63,6 +63,8 @@ pub struct WithdrawalRow {
     pub amount: i64,
     /// 0: held, 1: paid, 2: given back.
     pub status: i16,
+    /// Who pays it out.
+    pub payer: String,
 }
 
 /// A budget, its rows summed up.
@@ -96,7 +98,7 @@ const BUDGETS: &str = "SELECT t.name, sum(b.total)::bigint, sum(b.used)::bigint,
 const ARCHIVE: &str = "SELECT reason, coalesce(trade_no, ''), detail FROM archive";
 const BALANCES: &str = "SELECT x.holder, t.name, x.balance FROM accounts x JOIN names t ON t.id = x.asset \
     WHERE x.kind = 0";
-const WITHDRAWALS: &str = "SELECT split_part(w.withdrawal_key, ' ', 1), w.user_id, t.name, w.amount, w.status FROM withdrawals w \
+const WITHDRAWALS: &str = "SELECT split_part(w.withdrawal_key, ' ', 1), w.user_id, t.name, w.amount, w.status, w.payer FROM withdrawals w \
     JOIN names t ON t.id = w.asset";
 const DECIDED: &str = "SELECT count(*) FROM orders WHERE status <> 0";
 
@@ -188,6 +190,7 @@ impl Sql {
                 bonus_type: row.try_get(2)?,
                 amount: row.try_get(3)?,
                 status: row.try_get(4)?,
+                payer: row.try_get(5)?,
             })
         };
         let withdrawals = spelled(WITHDRAWALS, self.version()?);

@@ -5,7 +5,8 @@ use super::{Outcome, Place, clean, id, names, open, order, out};
 use std::sync::atomic::{AtomicI64, Ordering};
 use windfall_contract::accounts::{FlowKind, Withdrawal, WithdrawalOutcome};
 use windfall_ledger::{
-    Attempt, Finish, HoldOutcome, Ledger, LedgerError, Order, OrderOutcome, WithdrawalStatus,
+    Attempt, FRONT_END, Finish, HeldFor, HoldOutcome, Ledger, LedgerError, Order, OrderOutcome,
+    WithdrawalStatus,
 };
 
 fn take(id: &str, user_id: i64, amount: i64) -> Withdrawal {
@@ -69,10 +70,10 @@ pub(super) fn users(place: &dyn Place) -> Outcome {
     assert_eq!(hold(&mut ledger, "acme")?, [HoldOutcome::Held, HoldOutcome::Held, before.clone(), CONFLICT]);
     // The key that a payer was given stays, whatever the tenant is called later.
     assert_eq!(hold(&mut ledger, "rival")?, [before.clone(), before.clone(), before, CONFLICT]);
-    let held = place.reader()?.held_withdrawals(3_000, "", 9)?;
+    let held = place.reader()?.held_withdrawals(HeldFor::Anybody, 3_000, "", 9)?;
     let keys: Vec<&str> = held.iter().map(|one| one.payer_key.as_str()).collect();
     assert_eq!(keys, ["withdrawal acme 1 x", "withdrawal acme 2 x"]);
-    let last = place.reader()?.held_withdrawals(3_000, &held[0].key, 9)?;
+    let last = place.reader()?.held_withdrawals(HeldFor::Anybody, 3_000, &held[0].key, 9)?;
     assert_eq!(last, held[1..]);
     let (paid, back) = ledger.transact(|tx| {
         let paid = tx.pay_out(&[out(2, "x"), out(3, "x")], 3_000)?;
@@ -135,38 +136,51 @@ pub(super) fn ends(place: &dyn Place) -> Outcome {
 pub(super) fn held(place: &dyn Place) -> Outcome {
     let mut ledger = open(place)?;
     ledger.apply(&[order("a", 1, 10)])?;
-    let mut by = |id, amount, payer, time_ms| {
+    let by = |ledger: &mut Ledger, id, amount, payer, time_ms| {
         let asked = take(id, 1, amount);
         ledger.transact(|tx| tx.hold(&[(&asked, payer)], time_ms))
     };
     for (id, amount, payer, time_ms) in
         [("c", 1, "bank", 2_000), ("a", 2, "", 1_000), ("b", 3, "bank", 3_000)]
     {
-        assert_eq!(by(id, amount, payer, time_ms)?, [HoldOutcome::Held]);
+        assert_eq!(by(&mut ledger, id, amount, payer, time_ms)?, [HoldOutcome::Held]);
     }
     let before = |payer: &str| [HoldOutcome::HeldBefore { payer: payer.into() }];
-    assert_eq!(by("c", 1, "till", 4_000)?, before("bank"));
-    assert_eq!(by("a", 2, "till", 4_000)?, before(""));
-    let bad = by("d", 1, "no\0", 1);
+    assert_eq!(by(&mut ledger, "c", 1, "till", 4_000)?, before("bank"));
+    assert_eq!(by(&mut ledger, "a", 2, "till", 4_000)?, before(""));
+    let bad = by(&mut ledger, "d", 1, "no\0", 1);
     assert!(matches!(bad, Err(LedgerError::Invalid(_))), "{bad:?}");
     let listed = |before_ms,
                   after: &str,
                   limit|
      -> Result<Vec<(String, String)>, Box<dyn std::error::Error>> {
-        let found = place.reader()?.held_withdrawals(before_ms, after, limit)?;
+        let found = place.reader()?.held_withdrawals(HeldFor::Anybody, before_ms, after, limit)?;
         assert!(found.iter().all(|one| one.status == WithdrawalStatus::Held && one.withdrawal.user_id == 1));
         Ok(found.into_iter().map(|one| (one.withdrawal.id, one.payer)).collect())
     };
     let pair = |id: &str, payer: &str| (id.to_owned(), payer.to_owned());
     assert_eq!(listed(3_001, "", 9)?, [pair("a", ""), pair("b", "bank"), pair("c", "bank")]);
     assert_eq!(listed(3_000, "", 9)?, [pair("a", ""), pair("c", "bank")], "since before");
-    let first = place.reader()?.held_withdrawals(3_001, "", 1)?.remove(0).key;
+    let first = place.reader()?.held_withdrawals(HeldFor::Anybody, 3_001, "", 1)?.remove(0).key;
     assert_eq!(listed(3_001, &first, 1)?, [pair("b", "bank")]);
     ledger.transact(|tx| {
         tx.pay_out(&[out(1, "b")], 5_000)?;
         tx.give_back(&[(out(1, "c"), "closed account")], 5_000)
     })?;
     assert_eq!(listed(9_000, "", 9)?, [pair("a", "")]);
+    // A front end's are told from all others, page by page.
+    for id in ["e", "f"] {
+        assert_eq!(by(&mut ledger, id, 1, FRONT_END, 6_000)?, [HoldOutcome::Held]);
+    }
+    assert_eq!(by(&mut ledger, "g", 1, "bank", 6_000)?, [HoldOutcome::Held]);
+    let of = |which, after: &str, limit| -> Result<Vec<String>, Box<dyn std::error::Error>> {
+        let found = place.reader()?.held_withdrawals(which, 9_000, after, limit)?;
+        Ok(found.into_iter().map(|one| one.key).collect())
+    };
+    assert_eq!(of(HeldFor::FrontEnd, "", 1)?, ["e 1"]);
+    assert_eq!(of(HeldFor::FrontEnd, "e 1", 9)?, ["f 1"]);
+    assert_eq!(of(HeldFor::Downstream, "", 9)?, ["a 1", "g 1"], "an unknown payer is no front end");
+    assert_eq!(of(HeldFor::Anybody, "", 9)?, ["a 1", "e 1", "f 1", "g 1"]);
     assert_eq!(place.reader()?.withdrawal(out(1, "c"))?.map(|one| one.payer), Some("bank".into()));
     clean(place)
 }

@@ -254,7 +254,7 @@ export interface HeldWithdrawal {
   bonusType: string;
   amount: bigint;
   heldMs: bigint;
-  /** The connector that is asked to pay it. */
+  /** The connector that is asked to pay it, or `front end`. */
   payer: string;
 }
 
@@ -3380,8 +3380,9 @@ export const ArchiveService = {
     responseDeserialize: (value: Buffer): GetOrderReply => GetOrderReply.decode(value),
   },
   /**
-   * Withdrawals that are held since long: their payer has not said whether it paid. A page, by id. The service asks it
-   * again by itself; one whose payer is not configured any more waits until it is.
+   * Withdrawals that are held since long: their payer has not said whether it paid. A page, by id. The service asks a
+   * connector again by itself; one whose connector is not configured any more waits until it is, and a front end's waits
+   * for its acknowledgement (`Payouts`).
    */
   listHeld: {
     path: "/windfall.v1.Archive/ListHeld" as const,
@@ -3453,8 +3454,9 @@ export interface ArchiveServer extends UntypedServiceImplementation {
    */
   getOrder: handleUnaryCall<GetOrderRequest, GetOrderReply>;
   /**
-   * Withdrawals that are held since long: their payer has not said whether it paid. A page, by id. The service asks it
-   * again by itself; one whose payer is not configured any more waits until it is.
+   * Withdrawals that are held since long: their payer has not said whether it paid. A page, by id. The service asks a
+   * connector again by itself; one whose connector is not configured any more waits until it is, and a front end's waits
+   * for its acknowledgement (`Payouts`).
    */
   listHeld: handleUnaryCall<ListHeldRequest, ListHeldReply>;
   /**
@@ -3600,8 +3602,9 @@ export interface ArchiveClient extends Client {
     callback: (error: ServiceError | null, response: GetOrderReply) => void,
   ): ClientUnaryCall;
   /**
-   * Withdrawals that are held since long: their payer has not said whether it paid. A page, by id. The service asks it
-   * again by itself; one whose payer is not configured any more waits until it is.
+   * Withdrawals that are held since long: their payer has not said whether it paid. A page, by id. The service asks a
+   * connector again by itself; one whose connector is not configured any more waits until it is, and a front end's waits
+   * for its acknowledgement (`Payouts`).
    */
   listHeld(
     request: ListHeldRequest,

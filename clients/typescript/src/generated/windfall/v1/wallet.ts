@@ -49,6 +49,13 @@ export enum WithdrawOutcome {
   WITHDRAW_OUTCOME_PENDING = 3,
   /** WITHDRAW_OUTCOME_REFUSED - The payout refused for good; the money is back on the balance. Final for this id. */
   WITHDRAW_OUTCOME_REFUSED = 4,
+  /**
+   * WITHDRAW_OUTCOME_TO_PAY_OUT - The money has left the balance and waits for the front end to pay it out elsewhere: `Payouts.ListToPayOut` lists it
+   * until `Payouts.AcknowledgePayout` says how that ended.
+   */
+  WITHDRAW_OUTCOME_TO_PAY_OUT = 5,
+  /** WITHDRAW_OUTCOME_PAID_OUT - A front end has paid it out elsewhere, and has acknowledged that. Final. Pay nothing because of this answer. */
+  WITHDRAW_OUTCOME_PAID_OUT = 6,
   UNRECOGNIZED = -1,
 }
 
@@ -702,7 +709,7 @@ export const WalletService = {
     responseDeserialize: (value: Buffer): GetWalletReply => GetWalletReply.decode(value),
   },
   /**
-   * Pays out, once for a withdrawal id; before that, tokens that have not arrived and are VALID are credited as far as
+   * Withdraws, once for a withdrawal id; before that, tokens that have not arrived and are VALID are credited as far as
    * the balance needs them. Types that a downstream pays cannot be withdrawn, nor what a fuse holds back be credited.
    * Errors: INVALID_ARGUMENT; FAILED_PRECONDITION (too little money, or operators have frozen the user: nothing was kept,
    * the id may be used again);
@@ -728,7 +735,7 @@ export interface WalletServer extends UntypedServiceImplementation {
    */
   getWallet: handleUnaryCall<GetWalletRequest, GetWalletReply>;
   /**
-   * Pays out, once for a withdrawal id; before that, tokens that have not arrived and are VALID are credited as far as
+   * Withdraws, once for a withdrawal id; before that, tokens that have not arrived and are VALID are credited as far as
    * the balance needs them. Types that a downstream pays cannot be withdrawn, nor what a fuse holds back be credited.
    * Errors: INVALID_ARGUMENT; FAILED_PRECONDITION (too little money, or operators have frozen the user: nothing was kept,
    * the id may be used again);
@@ -760,7 +767,7 @@ export interface WalletClient extends Client {
     callback: (error: ServiceError | null, response: GetWalletReply) => void,
   ): ClientUnaryCall;
   /**
-   * Pays out, once for a withdrawal id; before that, tokens that have not arrived and are VALID are credited as far as
+   * Withdraws, once for a withdrawal id; before that, tokens that have not arrived and are VALID are credited as far as
    * the balance needs them. Types that a downstream pays cannot be withdrawn, nor what a fuse holds back be credited.
    * Errors: INVALID_ARGUMENT; FAILED_PRECONDITION (too little money, or operators have frozen the user: nothing was kept,
    * the id may be used again);

@@ -6,7 +6,7 @@ import io.github.windfallrewards.v1.WalletGrpc;
 import io.github.windfallrewards.v1.WithdrawReply;
 import io.github.windfallrewards.v1.WithdrawRequest;
 
-/** Shows users' wallets and pays out. */
+/** Shows users' wallets and withdraws. */
 public final class Wallet {
     private final Connection connection;
 
@@ -25,7 +25,7 @@ public final class Wallet {
     }
 
     /**
-     * Pays out, once for the withdrawal's id: it is safe to repeat, and is repeated where no answer comes. Of its errors
+     * Takes money off the balance, once for the withdrawal's id: it is safe to repeat, and is repeated where no answer comes. Of its errors
      * {@code UNANSWERED} alone leaves open what became of the withdrawal.
      *
      * @throws WindfallException where it was not answered with an outcome

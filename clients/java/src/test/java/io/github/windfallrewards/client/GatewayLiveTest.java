@@ -9,6 +9,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import com.google.protobuf.ByteString;
 import io.github.windfallrewards.client.Gateway.Sent;
 import io.github.windfallrewards.client.WindfallException.Kind;
+import io.github.windfallrewards.v1.AcknowledgePayoutRequest;
 import io.github.windfallrewards.v1.AddTimerReply;
 import io.github.windfallrewards.v1.AddTimerRequest;
 import io.github.windfallrewards.v1.BonusToken;
@@ -18,6 +19,7 @@ import io.github.windfallrewards.v1.GetWalletRequest;
 import io.github.windfallrewards.v1.ListTimersReply;
 import io.github.windfallrewards.v1.ListTimersRequest;
 import io.github.windfallrewards.v1.NewTimer;
+import io.github.windfallrewards.v1.PayoutResult;
 import io.github.windfallrewards.v1.SendBonusRequest;
 import io.github.windfallrewards.v1.TimerChange;
 import io.github.windfallrewards.v1.TimersGrpc;
@@ -110,11 +112,19 @@ class GatewayLiveTest {
         List<VerifiedToken> judged = tokens.verify(EndUser.named(OWN_USER), List.of(text, "AQAA"));
         assertNotEquals(TokenVerdict.TOKEN_VERDICT_ILLEGAL, judged.get(0).getVerdict());
         assertEquals(TokenVerdict.TOKEN_VERDICT_ILLEGAL, judged.get(1).getVerdict());
+        Payouts payouts = new Payouts(open("WINDFALL_PAYOUTS_KEY"));
+        AcknowledgePayoutRequest done = AcknowledgePayoutRequest.newBuilder()
+                .setUserId(OWN_USER)
+                .setWithdrawalId("java-1")
+                .setResult(PayoutResult.PAYOUT_RESULT_PAID)
+                .build();
         for (WithdrawOutcome outcome : List.of(
-                WithdrawOutcome.WITHDRAW_OUTCOME_PAID, WithdrawOutcome.WITHDRAW_OUTCOME_ALREADY_PAID)) {
+                WithdrawOutcome.WITHDRAW_OUTCOME_TO_PAY_OUT, WithdrawOutcome.WITHDRAW_OUTCOME_PAID_OUT)) {
             WithdrawReply reply = withdraw("java-1", 800);
             assertEquals(outcome, reply.getOutcome());
             assertEquals(88, reply.getBalance());
+            boolean isFirst = outcome == WithdrawOutcome.WITHDRAW_OUTCOME_TO_PAY_OUT;
+            assertEquals(isFirst, payouts.acknowledge(done));
         }
         assertEquals(Kind.TOO_LITTLE, assertThrows(WindfallException.class, () -> withdraw("java-2", 800)).kind());
         assertEquals(Kind.TAKEN, assertThrows(WindfallException.class, () -> withdraw("java-1", 8)).kind());
