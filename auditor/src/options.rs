@@ -10,7 +10,7 @@ pub struct AuditorOptions {
     /// Whether `windfall serve` audits its ledger, too. A process of the role `auditor` always does. Default false.
     pub enabled: bool,
     /// The pause between two rounds, ms. 100 to 3,600,000; default 10,000. A round reads all transfers that are final by now, compares
-    /// what is small, and sweeps.
+    /// what is small, and sweeps. It reads for no longer than this before it compares; where more is left, the next round begins at once.
     pub every_ms: u64,
     /// How long a round sweeps accounts, orders and withdrawals, ms: the part of the time that the database works for this. 0 to
     /// 3,600,000; default 2,000.

@@ -189,8 +189,14 @@ impl Worker {
     fn run(mut self) {
         let mut failing = None;
         loop {
+            let mut pause_ms = self.options.every_ms;
             match self.round() {
-                Ok(()) => failing = None,
+                Ok(has_more) => {
+                    failing = None;
+                    if has_more {
+                        pause_ms = self.options.step_pause_ms;
+                    }
+                }
                 Err(why) => {
                     // Opened anew in the next round, with what is known of the ledger's mark by then.
                     self.auditor = None;
@@ -202,7 +208,7 @@ impl Worker {
                     failing = Some(why);
                 }
             }
-            if !self.wait(Duration::from_millis(self.options.every_ms)) {
+            if !self.wait(Duration::from_millis(pause_ms)) {
                 return;
             }
         }
@@ -232,10 +238,11 @@ impl Worker {
         self.wait(Duration::from_millis(self.options.step_pause_ms))
     }
 
-    /// Reads what is final by now, compares, and sweeps for a while.
-    fn round(&mut self) -> Result<(), String> {
+    /// Reads what is final by now, compares, and sweeps for a while. Returns whether more is final than was read.
+    fn round(&mut self) -> Result<bool, String> {
         let told = |error: AuditError| error.to_string();
-        loop {
+        let began = Instant::now();
+        let has_more = loop {
             let now_ms = self.clock.wall_ms();
             let step = match self.opened()?.increment(now_ms) {
                 // It does the same.
@@ -243,13 +250,14 @@ impl Worker {
                 other => other.map_err(told)?,
             };
             self.look().map_err(told)?;
-            if !step.has_more {
-                break;
+            // Under a steady load there is always more, and balances must be compared all the same.
+            if !step.has_more || began.elapsed() >= Duration::from_millis(self.options.every_ms) {
+                break step.has_more;
             }
             if !self.pause() {
-                return Ok(());
+                return Ok(false);
             }
-        }
+        };
         let now_ms = self.clock.wall_ms();
         match self.opened()?.compare(now_ms) {
             Ok(_) | Err(AuditError::Busy) => {}
@@ -258,7 +266,7 @@ impl Worker {
         let began = Instant::now();
         while began.elapsed() < Duration::from_millis(self.options.sweep_ms) {
             if !self.pause() {
-                return Ok(());
+                return Ok(false);
             }
             let now_ms = self.clock.wall_ms();
             match self.opened()?.sweep(now_ms) {
@@ -268,7 +276,8 @@ impl Worker {
                 Err(error) => return Err(told(error)),
             }
         }
-        self.look().map(drop).map_err(told)
+        self.look().map_err(told)?;
+        Ok(has_more)
     }
 
     /// Notes how far it has come.

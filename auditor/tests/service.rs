@@ -80,6 +80,33 @@ fn it_sweeps_by_itself_and_shows_what_it_finds_until_a_person_has_seen_to_it() {
 }
 
 #[test]
+fn balances_are_compared_while_there_is_always_more_to_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, mut ledger) = ledger(folder.path());
+    let names: Vec<_> = (0..5_000).map(|number| format!("more-{number}")).collect();
+    let order = |trade_no| Order {
+        trade_no,
+        user_id: 8,
+        activity: "spring",
+        scene: "rain",
+        bonus_type: "cash",
+        amount: 1,
+        time_ms: 1,
+    };
+    ledger.apply(&names.iter().map(|name| order(name)).collect::<Vec<_>>()).unwrap();
+    let raw = rusqlite::Connection::open(&path).unwrap();
+    raw.execute("UPDATE accounts SET balance = 21 WHERE kind = 0 AND holder = 7", []).unwrap();
+    // One transfer a step, so that there is more to read for many times the pause between rounds.
+    let options = AuditorOptions { increment_rows: 1, ..pace() };
+    let open = move || Auditor::open(&path).map_err(|error| error.to_string());
+    let auditor = AuditService::start(options, Box::new(open), Clock::system()).unwrap();
+    until(&auditor, "the difference", |auditor| auditor.differences().open.get("wrong_balance") == Some(&1));
+    let stats = auditor.stats();
+    assert!(stats.unread.unwrap() > 0 && stats.sweeps.unwrap() > 0, "{stats:?}");
+    auditor.close();
+}
+
+#[test]
 fn a_ledger_that_is_away_is_audited_when_it_is_back() {
     let folder = tempfile::tempdir().unwrap();
     let (path, _ledger) = ledger(folder.path());

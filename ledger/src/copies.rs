@@ -13,6 +13,11 @@
 //!   is lost (I2).
 //! - **Noting.** What was written is due again when the caller says.
 //!
+//! The clocks of the processes must agree within the age at which orders are listed. One that is further ahead, while it is, has
+//! events written more often than needed, since the others set back what it has set ([`ListCopies::ahead_ms`]); they are credited
+//! once all the same. Only rows of reserved orders are set back: one whose order has ended stays until its time, and is
+//! forgotten then.
+//!
 //! An order is named by its key, as it is stored, which never changes: a row that was written under a number alone, before
 //! version 6 of the schema, goes on to be found. Pages go by these keys.
 
@@ -179,6 +184,12 @@ mod tests {
         // A process whose clock is a day ahead takes it, and dies.
         let day_ms = 86_400_000;
         assert_eq!(take(&mut ledger, 1_200 + day_ms), 1);
+        // It is due from the moment on that it is found, not since it came of age.
+        let how = ListCopies { now_ms: 1_200, after_ms: AFTER_MS, pause_ms: 1, ahead_ms: AFTER_MS, limit: 9 };
+        assert_eq!(ledger.list_copies(&how).unwrap(), Listing::Page(1));
+        let programs = [program];
+        let which = TakeCopies { programs: &programs, due_ms: 1_199, lease_ends_ms: 1_250, limit: 9 };
+        assert_eq!(ledger.take_copies(&which).unwrap(), TakenCopies::default());
         assert_eq!(
             (take(&mut ledger, 1_201), take(&mut ledger, 1_202)),
             (1, 0),

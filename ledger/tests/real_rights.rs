@@ -118,6 +118,11 @@ impl OfUsers {
         let refused = self.as_user(user, sql).unwrap_err();
         assert_eq!(refused.code(), Some(&SqlState::INSUFFICIENT_PRIVILEGE), "{user}: {sql}: {refused:?}");
     }
+
+    /// When copies are due.
+    fn due_times(&self) -> Vec<String> {
+        rows(&self.root, &format!("SELECT next_write_ms::text FROM {}.order_copies", self.schema))
+    }
 }
 
 impl Place for OfUsers {
@@ -246,11 +251,58 @@ fn auditors_audit_and_writers_list_copies() {
     let programs: Vec<i64> = ledger.copy_keys().unwrap().iter().map(|key| key.program).collect();
     let which = TakeCopies { programs: &programs, due_ms: 100, lease_ends_ms: 200, limit: 9 };
     assert_eq!(ledger.take_copies(&which).unwrap().orders.len(), 1);
+    place.as_user("windfall_migrate", "UPDATE order_copies SET next_write_ms = 900000").unwrap();
+    assert_eq!(ledger.list_copies(&ListCopies { now_ms: 110, ..how }).unwrap(), Listing::Page(1));
+    assert_eq!(place.due_times(), ["110"], "a clock that was ahead has set it");
     let mut auditor = Auditor::connect(&place.url("windfall_audit"), &place.options()).unwrap();
     while auditor.increment(7).unwrap().transfers > 0 {}
     assert!(matches!(auditor.compare(7).unwrap(), Compared::Done { differences: 0, .. }));
     assert!(matches!(auditor.sweep(7).unwrap(), Compared::Done { differences: 0, .. }));
     assert!(auditor.progress().unwrap().transfers > 0);
+}
+
+/// Who lists copies does not undo what another process notes after the page was read.
+#[test]
+#[ignore = "needs real servers: ./dev test runs it"]
+fn a_due_time_that_is_too_far_ahead_is_set_back_unless_it_was_set_since() {
+    let database = Database::start();
+    let place = database.prepared().unwrap();
+    let mut ledger = place.open(Unbudgeted::Allow).unwrap();
+    ledger.transact(|tx| tx.promise(&[order("a")], Attempt::Normal)).unwrap();
+    let how = ListCopies { now_ms: 100, after_ms: 1, pause_ms: 1, ahead_ms: 1_000, limit: 9 };
+    assert_eq!(ledger.list_copies(&how).unwrap(), Listing::Page(1));
+    place.as_user("windfall_migrate", "UPDATE order_copies SET next_write_ms = 900000").unwrap();
+    let is_noting = format!(
+        "SELECT query FROM pg_stat_activity WHERE query LIKE '%{}%pg_sleep%' AND wait_event = 'PgSleep'",
+        place.schema
+    );
+    std::thread::scope(|scope| {
+        let note = "BEGIN; UPDATE order_copies SET next_write_ms = 500; SELECT pg_sleep(2); COMMIT";
+        let noting = scope.spawn(|| place.as_user("windfall_migrate", note));
+        while rows(&place.root, &is_noting).is_empty() {
+            assert!(!noting.is_finished(), "it was not seen");
+        }
+        assert_eq!(ledger.list_copies(&ListCopies { now_ms: 110, ..how }).unwrap(), Listing::Page(1));
+        noting.join().unwrap().unwrap();
+    });
+    assert_eq!(place.due_times(), ["500"]);
+}
+
+/// Whoever is allowed to append transfers writes the tables of copies after the next `windfall ledger prepare`, also where they
+/// were there before.
+#[test]
+#[ignore = "needs real servers: ./dev test runs it"]
+fn a_writer_who_comes_later_lists_copies_too() {
+    let database = Database::start();
+    let place = database.prepared().unwrap();
+    run(&place.root, "CREATE ROLE late LOGIN PASSWORD 'rain'").unwrap();
+    let allow =
+        format!("GRANT USAGE ON SCHEMA {} TO late; GRANT SELECT, INSERT ON transfers TO late", place.schema);
+    place.as_user("windfall_migrate", &allow).unwrap();
+    let list = "UPDATE order_copies_listing SET next_ms = next_ms; DELETE FROM order_copies";
+    place.is_refused("late", list);
+    place.prepare().unwrap();
+    place.as_user("late", list).unwrap();
 }
 
 /// A table that a release adds can be written by its processes as soon as its owner has made it, and what is only appended to

@@ -244,6 +244,9 @@ mod keys {
         assert_refused(&keys(&["promote", "1"]), &["key 1", "destroyed"]);
         done(&["retire", "2"]);
         assert_eq!(states(), ["destroyed", "verify-only"]);
+        done(&["add"]);
+        let newest = keys(&["list", "--json"]).json()[2]["algorithm"].clone();
+        assert_eq!(newest, "ed25519", "no primary key is there, and verifiers keep their copies");
         let listed = keys(&["list"]);
         for secret in fs::read_to_string(&file).unwrap().lines().filter(|line| line.contains("secret = ")) {
             let (_, secret) = secret.split_once('"').unwrap();

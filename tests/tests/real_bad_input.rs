@@ -108,6 +108,8 @@ fn records_that_are_not_ours_are_archived_with_their_bytes() {
     let raw: FutureProducer = rdkafka::ClientConfig::new()
         .set("bootstrap.servers", kafka.url())
         .set("message.max.bytes", "12000000")
+        // A broker that does not answer ends the test soon.
+        .set("message.timeout.ms", "30000")
         .create()
         .unwrap();
     let topic = topic_of(&data, &raw);

@@ -20,7 +20,7 @@ pub enum KeysCommand {
     Add {
         #[command(flatten)]
         file: RingFile,
-        /// hmac-sha256-128 or ed25519 [default: that of the primary key]
+        /// hmac-sha256-128 or ed25519 [default: that of the primary key, or else of the newest key that is not destroyed]
         #[arg(long)]
         algorithm: Option<Algorithm>,
     },
@@ -80,8 +80,10 @@ pub fn run(command: &KeysCommand) -> Result<()> {
         KeysCommand::Add { file, algorithm } => {
             let mut ring = KeyFile::open(&file.file)?;
             // Where verifiers have copies that mint none, another algorithm would take these away from them.
-            let primary = ring.list().into_iter().find(|key| key.state == State::Primary);
-            let own = primary.map_or(Algorithm::HmacSha256, |key| key.algorithm);
+            let keys = ring.list();
+            let primary = keys.iter().find(|key| key.state == State::Primary);
+            let newest = || keys.iter().rev().find(|key| key.state != State::Destroyed);
+            let own = primary.or_else(newest).map_or(Algorithm::HmacSha256, |key| key.algorithm);
             let id = ring.add(algorithm.unwrap_or(own), now_ms())?;
             println!("key {id} is pending; give the file to every process, then promote it");
         }

@@ -8,7 +8,7 @@ use crate::copies::{CopyKey, ListCopies, Listing, LostOrder, TakeCopies, TakenCo
 use crate::error::LedgerError;
 use std::collections::BTreeSet;
 
-/// Whoever appends transfers writes these tables, too.
+/// The tables; [`GRANTS`] go with them.
 pub(super) const TABLES: &str = r#"
 CREATE TABLE IF NOT EXISTS order_copies (
     program bigint NOT NULL,
@@ -24,22 +24,28 @@ CREATE TABLE IF NOT EXISTS order_copies_listing (
     program bigint NOT NULL
 );
 INSERT INTO order_copies_listing (one, next_ms, reference, program) VALUES (true, 0, '', 0) ON CONFLICT DO NOTHING;
+"#;
+
+/// Whoever appends transfers writes these tables, too. Only their owner can say so: a process that may make tables has perhaps
+/// made them as its own.
+pub(super) const GRANTS: &str = r"
 DO $$ DECLARE allowed record; BEGIN
     FOR allowed IN SELECT a.grantee FROM pg_class c, aclexplode(c.relacl) a
         WHERE c.oid = 'transfers'::regclass AND a.grantee <> c.relowner AND a.privilege_type = 'INSERT'
+            AND (SELECT pg_has_role(o.relowner, 'USAGE') FROM pg_class o WHERE o.oid = 'order_copies'::regclass)
     LOOP
         EXECUTE format('GRANT SELECT, INSERT, UPDATE, DELETE ON order_copies, order_copies_listing TO %s',
             CASE allowed.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(allowed.grantee)) END);
     END LOOP;
 END $$;
-"#;
+";
 
 const ARE_THERE: &str = "SELECT to_regclass('order_copies_listing') IS NOT NULL, \
      coalesce(has_schema_privilege(current_schema(), 'CREATE'), false)";
 
 /// $1 is the present time, $2 the age, $3 the pause, $4 the limit, $5 how far ahead a due time may be beside twice the order's
 /// age. A next pass that is further away than a pause was set by a clock that is ahead, and is not waited for. Orders of the
-/// page that are due too far ahead come as keys: each is one look by the table's key.
+/// page that are due too far ahead come as keys with their times: each is one look by the table's key.
 const LIST: &str = "WITH own AS ( \
         SELECT one, reference, program FROM order_copies_listing \
         WHERE one AND NOT (next_ms > $1::bigint AND next_ms <= $1::bigint + $3::bigint) FOR UPDATE SKIP LOCKED \
@@ -52,8 +58,8 @@ const LIST: &str = "WITH own AS ( \
     ), made AS ( \
         INSERT INTO order_copies (program, reference, next_write_ms) \
         SELECT program, reference, created_ms + $2::bigint FROM page ON CONFLICT DO NOTHING \
-    ), far AS (SELECT f.program, f.reference FROM page p, LATERAL ( \
-            SELECT c.program, c.reference FROM order_copies c WHERE c.program = p.program AND c.reference = p.reference \
+    ), far AS (SELECT f.program, f.reference, f.next_write_ms FROM page p, LATERAL ( \
+            SELECT c.program, c.reference, c.next_write_ms FROM order_copies c WHERE c.program = p.program AND c.reference = p.reference \
                 AND c.next_write_ms > $1::bigint + $5::bigint + 2 * abs($1::bigint - p.created_ms) OFFSET 0) AS f \
     ), counted AS (SELECT count(*) AS orders FROM page \
     ), last AS (SELECT reference, program FROM page ORDER BY reference DESC, program DESC LIMIT 1 \
@@ -64,7 +70,16 @@ const LIST: &str = "WITH own AS ( \
             next_ms = CASE WHEN c.orders >= $4::bigint THEN $1::bigint ELSE $1::bigint + $3::bigint END \
         FROM own CROSS JOIN counted c LEFT JOIN last l ON true WHERE s.one = own.one \
     ) SELECT (SELECT count(*) FROM own), (SELECT orders FROM counted), \
-        coalesce((SELECT array_agg(program) FROM far), '{}'), coalesce((SELECT array_agg(reference) FROM far), '{}')";
+        coalesce((SELECT array_agg(program) FROM far), '{}'), coalesce((SELECT array_agg(reference) FROM far), '{}'), \
+        coalesce((SELECT array_agg(next_write_ms) FROM far), '{}')";
+/// $1 and $2 are keys, $3 the times that they were found with, $4 the present time. A row that has another time by now was taken
+/// or written since, and one that is locked is about to be: both are left alone. So this waits for nobody, and no two locks of
+/// rows can wait for each other by it.
+const RESET: &str = "UPDATE order_copies c SET next_write_ms = $4::bigint FROM ( \
+        SELECT o.program, o.reference FROM unnest($1::bigint[], $2::text[], $3::bigint[]) AS f(program, reference, next_write_ms) \
+        JOIN order_copies o ON o.program = f.program AND o.reference = f.reference AND o.next_write_ms = f.next_write_ms \
+        FOR UPDATE OF o SKIP LOCKED) AS own \
+    WHERE c.program = own.program AND c.reference = own.reference";
 
 const KEYS: &str = "SELECT p.id, a.name, s.name, b.name FROM programs p JOIN names a ON a.id = p.activity \
     JOIN names s ON s.id = p.scene JOIN names b ON b.id = p.asset \
@@ -96,7 +111,7 @@ fn are_there(session: &Session, schema: &str) -> Result<bool, LedgerError> {
         return Ok(false);
     }
     let make = format!(
-        "BEGIN; SELECT pg_advisory_xact_lock(hashtextextended('windfall ledger {schema}', 0)); {TABLES} COMMIT"
+        "BEGIN; SELECT pg_advisory_xact_lock(hashtextextended('windfall ledger {schema}', 0)); {TABLES} {GRANTS} COMMIT"
     );
     // A transaction that failed is still open on it.
     session.batch(&make).inspect_err(|_| session.give_up())?;
@@ -116,13 +131,11 @@ pub(super) fn list(session: &Session, schema: &str, how: &ListCopies) -> Result<
     let row = rows.first().ok_or_else(|| LedgerError::Sql("an answer is missing".into()))?;
     let (own, orders): (i64, i64) = (cell(row, 0)?, cell(row, 1)?);
     let (programs, keys): (Vec<i64>, Vec<String>) = (cell(row, 2)?, cell(row, 3)?);
-    // If we die before, the next pass finds them again.
-    let due: Vec<_> = programs
-        .iter()
-        .zip(&keys)
-        .map(|(program, key)| WrittenCopy { program: *program, key, next_write_ms: *now_ms })
-        .collect();
-    note(session, &due)?;
+    if !programs.is_empty() {
+        // If we die before, the next pass finds them again.
+        let times: Vec<i64> = cell(row, 4)?;
+        session.execute(RESET, &[&programs, &keys, &times, now_ms])?;
+    }
     Ok(if own == 0 { Listing::NotNow } else { Listing::Page(u64::try_from(orders).unwrap_or(0)) })
 }
 

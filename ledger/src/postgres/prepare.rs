@@ -31,6 +31,8 @@ pub(crate) fn prepare(url: &str, postgres: &PostgresOptions, guard: Arc<Guard>) 
 /// journal those of operators' acts and of the auditor.
 pub(super) fn make_more(session: &Session, address: &Address, has_journal: bool) -> Result<(), OpenError> {
     make_set(session, address, &["order_copies", "order_copies_listing"], copies::TABLES)?;
+    // Also where the tables were there before: since then others may have been allowed to append transfers.
+    alone(session, address, copies::GRANTS)?;
     if has_journal {
         make_set(session, address, &["acts", "act_ends", "frozen_users"], acts::TABLES)?;
         make_set(session, address, &audit::TABLE_NAMES, &audit::tables(true))?;

@@ -62,10 +62,16 @@ pub(super) fn list(db: &Connection, how: &ListCopies) -> Result<Listing, LedgerE
         let far_ms = now_ms.saturating_add(ahead_ms).saturating_add(age_ms.saturating_mul(2));
         tx.prepare_cached(
             "INSERT INTO order_copies (program, reference, next_write_ms) VALUES (?1, ?2, ?3) \
-             ON CONFLICT (program, reference) DO UPDATE SET next_write_ms = excluded.next_write_ms \
+             ON CONFLICT (program, reference) DO UPDATE SET next_write_ms = ?5 \
              WHERE next_write_ms > ?4",
         )?
-        .execute(params![program, reference, created_ms.saturating_add(after_ms), far_ms])?;
+        .execute(params![
+            program,
+            reference,
+            created_ms.saturating_add(after_ms),
+            far_ms,
+            now_ms
+        ])?;
     }
     let is_full = page.len() >= usize::try_from(limit).unwrap_or(usize::MAX);
     let last: Option<Last> = page.last().filter(|_| is_full).map(|last| (last.0.clone(), last.1));

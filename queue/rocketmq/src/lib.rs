@@ -92,9 +92,11 @@ impl RocketBroker {
         })
     }
 
-    /// How often its consumers had a reason to expect finished records again: a record was shown to others before it
-    /// was finished, or an extension, an acknowledgement or a return had no answer, or a late one. The counter outlives
-    /// the broker.
+    /// How often its consumers had a reason to expect finished records again. A record was shown to others before it
+    /// was finished. An extension was refused or had no answer. An acknowledgement was refused, or answered when the
+    /// record was no longer hidden; one without an answer is sent again and does not count by itself. Or a return was refused
+    /// or had no answer: the server may have made the new delivery and kept the old one, which comes when its hiding
+    /// ends, perhaps after the next member has finished the record. The counter outlives the broker.
     pub fn reasons_to_repeat(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.reasons_to_repeat)
     }

@@ -209,6 +209,8 @@ pub(super) async fn give_back(member: &Member) -> usize {
             }
             if let Err(error) = member.client.change_invisible(&member.topic, &entry, SHOWN_SOON).await {
                 tracing::debug!(topic = member.topic, %error, "a record could not be given back");
+                // Perhaps given back all the same, and the delivery that we had kept beside it: then it comes twice, the
+                // second time perhaps after the next member has finished it.
                 member.may_repeat(1);
             }
         };

@@ -1,8 +1,8 @@
 //! Checks of brokers that take an acknowledgement for each record.
 
-use super::groups::{numbers, payloads};
+use super::groups::numbers;
 use super::reader::fetch;
-use super::{Outcome, Stage, ensure, said};
+use super::{Outcome, Stage, said};
 use std::time::{Duration, Instant};
 use windfall_contract::broker::{Acks, Commit, Position};
 use windfall_contract::finished::Finished;
@@ -19,7 +19,8 @@ pub(super) async fn unfinished_come_again(stage: &Stage<'_>) -> Outcome {
         stage.write(&broker, round * 40..(round + 1) * 40).await?;
         let seen = reader.read(left.len() + 40, stage.patience()).await?;
         left.extend(numbers(round * 40..(round + 1) * 40));
-        ensure!(payloads(&seen) == left, "{} records, not the {} unfinished ones", seen.len(), left.len());
+        let all = numbers(0..(round + 1) * 40);
+        stage.came(&seen, &left, &all.difference(&left).cloned().collect())?;
         let halves = seen.values().enumerate().filter(|(number, _)| number % 2 == 0);
         let finished: Vec<_> = halves.map(|(_, record)| record).collect();
         for record in &finished {
@@ -46,7 +47,7 @@ pub(super) async fn unfinished_come_again(stage: &Stage<'_>) -> Outcome {
     }
     let mut reader = stage.reader(&broker, "g").await?;
     let seen = reader.read(left.len(), stage.patience()).await?;
-    ensure!(payloads(&seen) == left, "other records than the unfinished ones came again");
+    stage.came(&seen, &left, &numbers(0..80).difference(&left).cloned().collect())?;
     reader.commit().await?;
     stage.stays_quiet(&mut reader).await?;
     reader.close().await;
@@ -63,13 +64,18 @@ pub(super) async fn held_stay_hidden(stage: &Stage<'_>) -> Outcome {
     }
     stage.write(&broker, 0..40).await?;
     let held = first.read(40, stage.patience()).await?;
+    stage.came(&held, &numbers(0..40), &numbers(0..0))?;
     let mut second = stage.reader(&broker, "g").await?;
     let started = Instant::now();
     while started.elapsed() < stage.fixture.quiet() {
         let again = first.poll(fetch(16, Duration::from_millis(10))).await?;
         let taken = second.poll(fetch(16, Duration::from_millis(10))).await?;
-        ensure!(again.is_empty(), "{} held records came to their holder again", again.len());
-        ensure!(taken.is_empty(), "{} held records came to another member", taken.len());
+        if !again.is_empty() {
+            return Err(stage.again(format!("{} held records came to their holder again", again.len())));
+        }
+        if !taken.is_empty() {
+            return Err(stage.again(format!("{} held records came to another member", taken.len())));
+        }
     }
     // Still good for being finished, however long it was held.
     let kept: Vec<_> = held.values().take(10).collect();
@@ -82,11 +88,9 @@ pub(super) async fn held_stay_hidden(stage: &Stage<'_>) -> Outcome {
     first.consumer().finish(&positions).await.map_err(said)?;
     first.close().await;
     let rest = second.read(30, stage.patience()).await?;
-    let mut left = payloads(&held);
-    for record in kept {
-        left.remove(record.payload.as_ref());
-    }
-    ensure!(payloads(&rest) == left, "other records than the held ones came to the next member");
+    let finished = kept.iter().map(|record| record.payload.to_vec()).collect();
+    let left = numbers(0..40).difference(&finished).cloned().collect();
+    stage.came(&rest, &left, &finished)?;
     second.commit().await?;
     stage.stays_quiet(&mut second).await
 }
