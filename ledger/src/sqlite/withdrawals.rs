@@ -21,7 +21,7 @@ fn find(db: &Connection, id: WithdrawalId<'_>) -> Result<Option<(StoredWithdrawa
     }
 }
 
-fn under(db: &Connection, key: &str) -> Result<Option<(StoredWithdrawal, i64)>, LedgerError> {
+pub(super) fn under(db: &Connection, key: &str) -> Result<Option<(StoredWithdrawal, i64)>, LedgerError> {
     let read = db
         .prepare_cached(
             "SELECT w.user_id, n.name, w.amount, w.status, w.reason, w.created_ms, w.decided_ms, w.asset, w.payer, \
