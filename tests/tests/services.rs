@@ -176,7 +176,7 @@ fn batches_lists_grants_and_the_archive() {
 fn who_may_do_what() {
     let dir = scratch();
     let service = Service::dev(&dir.path().join("data"));
-    let paths: [(&str, &[&str]); 24] = [
+    let paths: [(&str, &[&str]); 26] = [
         ("/v1/bonuses/send", &["activity"]),
         ("/v1/bonuses/send-batch", &["activity"]),
         ("/v1/tokens/list", &["wallet-front"]),
@@ -194,6 +194,8 @@ fn who_may_do_what() {
         ("/v1/withdrawals/held", &["operator", "approver"]),
         ("/v1/ledger/mark", &["operator", "approver"]),
         ("/v1/ledger/accept", &["operator"]),
+        ("/v1/statements/get", &["operator", "approver"]),
+        ("/v1/withdrawals/list", &["operator", "approver"]),
         ("/v1/acts/propose", &["operator"]),
         ("/v1/acts/list", &["operator", "approver"]),
         ("/v1/acts/get", &["operator", "approver"]),

@@ -45,6 +45,7 @@ mod archive;
 mod events;
 mod ledger_mark;
 mod rewards;
+mod statement;
 mod status;
 
 pub use acts::ActsService;

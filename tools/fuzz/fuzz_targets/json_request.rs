@@ -29,7 +29,7 @@ where
 
 fuzz_target!(|data: &[u8]| {
     let Some((kind, body)) = data.split_first() else { return };
-    match kind % 21 {
+    match kind % 25 {
         0 => one::<v1::SendBonusRequest>(body),
         1 => one::<v1::SendBonusBatchRequest>(body),
         2 => one::<v1::GrantRequest>(body),
@@ -50,6 +50,10 @@ fuzz_target!(|data: &[u8]| {
         17 => one::<v1::ReleaseReservedRequest>(body),
         18 => one::<v1::ListHeldRequest>(body),
         19 => one::<v1::GetOrderReply>(body),
-        _ => one::<v1::ListReservedReply>(body),
+        20 => one::<v1::ListReservedReply>(body),
+        21 => one::<v1::GetStatementRequest>(body),
+        22 => one::<v1::GetStatementReply>(body),
+        23 => one::<v1::ListWithdrawalsRequest>(body),
+        _ => one::<v1::ListWithdrawalsReply>(body),
     }
 });
