@@ -138,6 +138,16 @@ fn batches_lists_grants_and_the_archive() {
         let asked = operate("operator", &[asked, "--json"]);
         assert!(asked.code == Some(0) && asked.json().is_array(), "{asked}");
     }
+    let statement = operate("operator", &["statement", "8", "--limit", "1", "--json"]).json();
+    let line = &statement["lines"][0];
+    assert_eq!((number(&line["balance"]), number(&line["amount"])), (600, 2), "{statement}");
+    let cursor = statement["next_after"].as_str().unwrap();
+    let older = operate("operator", &["statement", "8", "--after", cursor, "--limit", "1"]);
+    assert!(older.code == Some(0) && older.stdout.contains("balance   598"), "{older}");
+    let ago = operate("operator", &["statement", "8", "--at", "1970-01-01T00:00:01Z"]);
+    assert!(ago.code == Some(0) && ago.stdout.trim() == "none", "{ago}");
+    let none = operate("operator", &["withdrawals", "8", "--status", "held", "--json"]);
+    assert_eq!((none.code, none.json()), (Some(0), json!([])), "{none}");
     let unknown = operate("operator", &["release", "never-seen"]);
     assert!(unknown.code == Some(2) && unknown.stderr.contains("never-seen"), "{unknown}");
     let refused = operate("grants", &["budgets"]);

@@ -3,6 +3,7 @@
 use super::acts;
 use super::ask::{Server, more, show, value};
 use super::ledger_mark;
+use super::statement;
 use crate::outcome::Outcome;
 use anyhow::Result;
 use serde_json::json;
@@ -88,6 +89,8 @@ enum Ask {
     Acts(acts::Acts),
     /// List withdrawals that have been held for long: their payer has not said whether it paid, and is asked again
     Held(Page),
+    #[command(flatten)]
+    OfUser(statement::OfUser),
     /// Show whether the ledger holds its mark: one that went back in time pays nothing out
     Ledger,
     /// Accept a ledger that went back in time as it is, after it was reconciled (docs/restore.md); payouts go on
@@ -226,6 +229,7 @@ async fn ask(clients: &Clients, command: &Ask, json: bool) -> Result<Outcome, Ca
             show(&reply.withdrawals, json);
             more(!reply.next_after.is_empty(), reply.next_after);
         }
+        Ask::OfUser(command) => return statement::ask(client, command, json).await,
         Ask::Ledger => return ledger_mark::show(client, json).await,
         Ask::AcceptLedger { generation, lineage, beat, reason, actor } => {
             let request = AcceptLedgerRequest {
