@@ -8,9 +8,10 @@ use tonic::transport::Channel;
 use windfall_proto::v1::archive_client::ArchiveClient as Stub;
 use windfall_proto::v1::{
     AcceptLedgerReply, AcceptLedgerRequest, BudgetLine, GetArchivedReply, GetArchivedRequest,
-    GetLedgerMarkReply, GetLedgerMarkRequest, GetOrderReply, GetOrderRequest, GrantReply, ListArchiveReply,
-    ListArchiveRequest, ListBudgetsRequest, ListHeldReply, ListHeldRequest, ListReservedReply,
-    ListReservedRequest, ReleaseReservedRequest, ReplayArchivedRequest,
+    GetLedgerMarkReply, GetLedgerMarkRequest, GetOrderReply, GetOrderRequest, GetStatementReply,
+    GetStatementRequest, GrantReply, ListArchiveReply, ListArchiveRequest, ListBudgetsRequest, ListHeldReply,
+    ListHeldRequest, ListReservedReply, ListReservedRequest, ListWithdrawalsReply, ListWithdrawalsRequest,
+    ReleaseReservedRequest, ReplayArchivedRequest,
 };
 
 /// The failure archive and the budgets. Cheap to clone.
@@ -146,6 +147,31 @@ impl ArchiveClient {
     pub async fn accept_ledger(&self, request: AcceptLedgerRequest) -> Result<AcceptLedgerReply, CallError> {
         let call = self.link.call(Repeat::Safe, None, &request, |channel, request| async move {
             stub(channel).accept_ledger(request).await
+        });
+        Ok(call.await?)
+    }
+
+    /// A page of a user's statement, newest line first, with the balances where it begins.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub async fn statement(&self, request: GetStatementRequest) -> Result<GetStatementReply, CallError> {
+        let call = self.link.call(Repeat::Safe, None, &request, |channel, request| async move {
+            stub(channel).get_statement(request).await
+        });
+        Ok(call.await?)
+    }
+
+    /// A page of a user's withdrawals, the one that was held last first. It may be empty though another one follows.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub async fn withdrawals(
+        &self,
+        request: ListWithdrawalsRequest,
+    ) -> Result<ListWithdrawalsReply, CallError> {
+        let call = self.link.call(Repeat::Safe, None, &request, |channel, request| async move {
+            stub(channel).list_withdrawals(request).await
         });
         Ok(call.await?)
     }

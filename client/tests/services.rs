@@ -20,9 +20,10 @@ use windfall_proto::v1::tokens_server::{Tokens, TokensServer};
 use windfall_proto::v1::wallet_server::{Wallet, WalletServer};
 use windfall_proto::v1::{
     AcceptLedgerReply, AcceptLedgerRequest, GetArchivedReply, GetArchivedRequest, GetLedgerMarkReply,
-    GetLedgerMarkRequest, GetOrderReply, GetOrderRequest, GetWalletReply, GetWalletRequest, ListArchiveReply,
-    ListArchiveRequest, ListBudgetsReply, ListBudgetsRequest, ListHeldReply, ListHeldRequest,
-    ListReservedReply, ListReservedRequest, ListTokensReply, ListTokensRequest, ReleaseReservedReply,
+    GetLedgerMarkRequest, GetOrderReply, GetOrderRequest, GetStatementReply, GetStatementRequest,
+    GetWalletReply, GetWalletRequest, ListArchiveReply, ListArchiveRequest, ListBudgetsReply,
+    ListBudgetsRequest, ListHeldReply, ListHeldRequest, ListReservedReply, ListReservedRequest,
+    ListTokensReply, ListTokensRequest, ListWithdrawalsReply, ListWithdrawalsRequest, ReleaseReservedReply,
     ReleaseReservedRequest, ReplayArchivedReply, ReplayArchivedRequest, SendBonusRequest, VerifyTokensReply,
     VerifyTokensRequest, WithdrawReply, WithdrawRequest,
 };
@@ -153,6 +154,20 @@ impl Archive for Fake {
         &self,
         request: Request<AcceptLedgerRequest>,
     ) -> Result<Response<AcceptLedgerReply>, Status> {
+        self.answer(&request)
+    }
+
+    async fn get_statement(
+        &self,
+        request: Request<GetStatementRequest>,
+    ) -> Result<Response<GetStatementReply>, Status> {
+        self.answer(&request)
+    }
+
+    async fn list_withdrawals(
+        &self,
+        request: Request<ListWithdrawalsRequest>,
+    ) -> Result<Response<ListWithdrawalsReply>, Status> {
         self.answer(&request)
     }
 }

@@ -123,7 +123,7 @@ impl Router {
         mounting.router
     }
 
-    /// Mounts the archive, the budgets, and the orders and withdrawals that have not ended.
+    /// Mounts the archive, the budgets, orders and withdrawals, and users' statements.
     #[must_use]
     pub fn archive<S: Archive>(self, service: Arc<S>) -> Self {
         let server = ArchiveServer::from_arc(Arc::clone(&service)).max_decoding_message_size(usize::MAX);
@@ -138,6 +138,8 @@ impl Router {
             ArchiveMethod::ListHeld => "/v1/withdrawals/held",
             ArchiveMethod::GetLedgerMark => "/v1/ledger/mark",
             ArchiveMethod::AcceptLedger => "/v1/ledger/accept",
+            ArchiveMethod::GetStatement => "/v1/statements/get",
+            ArchiveMethod::ListWithdrawals => "/v1/withdrawals/list",
         };
         let mut mounting = Mounting { router: self, service, role: roles::archive, path, grpc: grpc(server) };
         methods::archive(&mut mounting);

@@ -14,7 +14,7 @@ use windfall_proto::v1;
 use windfall_proto::v1::send_client::SendClient;
 use windfall_proto::v1::tokens_client::TokensClient;
 
-const PATHS: [(&str, Role); 60] = [
+const PATHS: [(&str, Role); 62] = [
     ("/v1/bonuses/send", Role::Send),
     ("/v1/bonuses/send-batch", Role::Send),
     ("/v1/tokens/list", Role::Verify),
@@ -32,6 +32,8 @@ const PATHS: [(&str, Role); 60] = [
     ("/v1/withdrawals/held", Role::Observe),
     ("/v1/ledger/mark", Role::Observe),
     ("/v1/ledger/accept", Role::Operate),
+    ("/v1/statements/get", Role::Observe),
+    ("/v1/withdrawals/list", Role::Observe),
     ("/v1/acts/propose", Role::Operate),
     ("/v1/acts/list", Role::Observe),
     ("/v1/acts/get", Role::Observe),

@@ -16,6 +16,7 @@ use crate::model::{
 };
 use crate::reconcile::Reconciliation;
 use crate::sealer::SealError;
+use crate::statement::StatementReads;
 use crate::withdrawal::{Held, HeldFor, HoldOutcome, StoredWithdrawal};
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -142,7 +143,7 @@ pub(crate) trait Chain: Debug + Send {
 pub(crate) type Lines<'r> = Box<dyn Iterator<Item = Result<OrderLine, LedgerError>> + 'r>;
 
 /// The reads that a ledger offers.
-pub(crate) trait Read: Debug + ActReads {
+pub(crate) trait Read: Debug + ActReads + StatementReads {
     fn lines(&self) -> Result<Lines<'_>, LedgerError>;
 
     fn balance(&self, user_id: i64, bonus_type: &str) -> Result<i64, LedgerError>;

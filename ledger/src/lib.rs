@@ -80,6 +80,7 @@ mod reconcile;
 pub mod sabotage;
 mod sealer;
 mod sqlite;
+mod statement;
 mod tx;
 mod verify;
 mod withdrawal;
@@ -112,6 +113,9 @@ pub use reader::{LedgerReader, OrderLines};
 pub use reconcile::Reconciliation;
 pub use sealer::{SEAL_ROWS_MAX, SealError, Sealer};
 pub use sqlite::LedgerOptions;
+pub use statement::{
+    STATEMENT_SKIP_MAX, Statement, StatementCursor, StatementFrom, StatementLine, WithdrawalsPage,
+};
 pub use tx::Tx;
 pub use verify::{FINDINGS_MAX, Finding, Tampering, Verified, VerifyError};
 #[cfg(feature = "postgres")]

@@ -19,7 +19,7 @@ use windfall_contract::accounts::{FlowLine, StoredOrder};
 /// [`Ledger::reader`](crate::Ledger::reader) sees with each read what is committed by then, and may be kept.
 #[derive(Debug)]
 pub struct LedgerReader {
-    read: Box<dyn Read + Send>,
+    pub(crate) read: Box<dyn Read + Send>,
 }
 
 impl LedgerReader {

@@ -152,6 +152,16 @@ fn batches_lists_grants_and_the_archive() {
         let asked = operate("operator", &[asked, "--json"]);
         assert!(asked.code == Some(0) && asked.json().is_array(), "{asked}");
     }
+    let statement = operate("operator", &["statement", "8", "--limit", "1", "--json"]).json();
+    let line = &statement["lines"][0];
+    assert_eq!((number(&line["balance"]), number(&line["amount"])), (600, 2), "{statement}");
+    let cursor = statement["next_after"].as_str().unwrap();
+    let older = operate("operator", &["statement", "8", "--after", cursor, "--limit", "1"]);
+    assert!(older.code == Some(0) && older.stdout.contains("balance   598"), "{older}");
+    let ago = operate("operator", &["statement", "8", "--at", "1970-01-01T00:00:01Z"]);
+    assert!(ago.code == Some(0) && ago.stdout.trim() == "none", "{ago}");
+    let none = operate("operator", &["withdrawals", "8", "--status", "held", "--json"]);
+    assert_eq!((none.code, none.json()), (Some(0), json!([])), "{none}");
     let unknown = operate("operator", &["release", "never-seen"]);
     assert!(unknown.code == Some(2) && unknown.stderr.contains("never-seen"), "{unknown}");
     let refused = operate("grants", &["budgets"]);
@@ -190,7 +200,7 @@ fn batches_lists_grants_and_the_archive() {
 fn who_may_do_what() {
     let dir = scratch();
     let service = Service::dev(&dir.path().join("data"));
-    let paths: [(&str, &[&str]); 24] = [
+    let paths: [(&str, &[&str]); 26] = [
         ("/v1/bonuses/send", &["activity"]),
         ("/v1/bonuses/send-batch", &["activity"]),
         ("/v1/tokens/list", &["wallet-front"]),
@@ -208,6 +218,8 @@ fn who_may_do_what() {
         ("/v1/withdrawals/held", &["operator", "approver"]),
         ("/v1/ledger/mark", &["operator", "approver"]),
         ("/v1/ledger/accept", &["operator"]),
+        ("/v1/statements/get", &["operator", "approver"]),
+        ("/v1/withdrawals/list", &["operator", "approver"]),
         ("/v1/acts/propose", &["operator"]),
         ("/v1/acts/list", &["operator", "approver"]),
         ("/v1/acts/get", &["operator", "approver"]),

@@ -358,6 +358,8 @@ async fn codes(channel: &Channel, key: Option<&String>, user_id: Option<i64>) ->
         acts_client::ActsClient.get_act
         acts_client::ActsClient.approve_act
         acts_client::ActsClient.refuse_act
+        archive_client::ArchiveClient.get_statement
+        archive_client::ArchiveClient.list_withdrawals
     }
 }
 
@@ -375,8 +377,8 @@ async fn errors_of_callers(service: &Service) {
         ("activity", (0..2).collect()),
         ("wallet-front", (2..6).collect()),
         ("grants", (6..9).collect()),
-        ("operator", (9..22).chain([23]).collect()),
-        ("approver", vec![9, 10, 12, 13, 15, 16, 17, 20, 21, 22]),
+        ("operator", (9..22).chain(23..26).collect()),
+        ("approver", vec![9, 10, 12, 13, 15, 16, 17, 20, 21, 22, 24, 25]),
     ];
     for (caller, own) in owners {
         let key = service.keys.get(caller);

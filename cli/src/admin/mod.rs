@@ -20,6 +20,7 @@ pub mod salvage;
 pub mod schedule;
 pub mod shell;
 pub mod signing;
+mod statement;
 pub mod token;
 pub mod topics;
 

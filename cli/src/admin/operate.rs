@@ -4,6 +4,7 @@ use super::acts;
 use super::ask::{Server, more, show, value};
 use super::ledger_mark;
 use super::payouts;
+use super::statement;
 use crate::outcome::Outcome;
 use anyhow::Result;
 use serde_json::json;
@@ -92,6 +93,8 @@ enum Ask {
     /// List all withdrawals that have been held for long: a connector is asked again, and a front end acknowledges its own
     /// (`payouts`)
     Held(Page),
+    #[command(flatten)]
+    OfUser(statement::OfUser),
     /// Show whether the ledger holds its mark: one that went back in time pays nothing out
     Ledger,
     /// Accept a ledger that went back in time as it is, after it was reconciled (docs/restore.md); payouts go on
@@ -235,6 +238,7 @@ async fn ask(clients: &Clients, command: &Ask, json: bool) -> Result<Outcome, Ca
             show(&reply.withdrawals, json);
             more(!reply.next_after.is_empty(), reply.next_after);
         }
+        Ask::OfUser(command) => return statement::ask(client, command, json).await,
         Ask::Ledger => return ledger_mark::show(client, json).await,
         Ask::AcceptLedger { generation, lineage, beat, reason, actor } => {
             let request = AcceptLedgerRequest {

@@ -52,7 +52,9 @@ pub(super) const fn archive(method: ArchiveMethod) -> Role {
         | ArchiveMethod::ListReserved
         | ArchiveMethod::GetOrder
         | ArchiveMethod::ListHeld
-        | ArchiveMethod::GetLedgerMark => Role::Observe,
+        | ArchiveMethod::GetLedgerMark
+        | ArchiveMethod::GetStatement
+        | ArchiveMethod::ListWithdrawals => Role::Observe,
         ArchiveMethod::ReplayArchived | ArchiveMethod::ReleaseReserved | ArchiveMethod::AcceptLedger => {
             Role::Operate
         }

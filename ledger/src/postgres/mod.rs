@@ -41,6 +41,7 @@ mod schema;
 mod session;
 mod shape;
 mod state;
+mod statement;
 mod store;
 mod tls;
 mod transfers;

@@ -234,7 +234,7 @@ const OF_3: [&str; 1] = ["withdrawal_moves"];
 
 impl Link {
     /// The connection, for what only a journal can answer.
-    fn journal(&self) -> Result<RefMut<'_, Session>, LedgerError> {
+    pub(super) fn journal(&self) -> Result<RefMut<'_, Session>, LedgerError> {
         let session = self.session()?;
         session.need_journal()?;
         Ok(session)

@@ -147,6 +147,12 @@ pub(crate) fn held(
     rows.iter().map(|row| Ok(stored(row)?.0)).collect()
 }
 
+/// The withdrawals under these keys.
+pub(super) fn under(session: &Session, keys: &[String]) -> Result<Vec<StoredWithdrawal>, LedgerError> {
+    let rows = session.query(READ, &[&keys])?;
+    rows.iter().map(|row| Ok(stored(row)?.0)).collect()
+}
+
 /// The users' accounts that this transaction has locked, and the amounts that it moves them by.
 pub(super) struct Accounts {
     /// The balance and the last transfer, by bonus type and user.

@@ -215,7 +215,7 @@ impl ActSteps for SqliteTx<'_> {
 
     fn lock_order(&mut self, id: OrderId<'_>) -> Result<Option<Standing>, LedgerError> {
         let Some(order) = query::order(&self.ledger.db, id)? else { return Ok(None) };
-        let promised = orders::find(&self.ledger.db, id)?.is_some_and(|row| row.known.promised);
+        let promised = orders::find(self.ledger, id)?.is_some_and(|row| row.known.promised);
         Ok(Some((order, if promised { Awaits::Event } else { Awaits::Payer })))
     }
 

@@ -148,7 +148,7 @@ impl SqliteTx<'_> {
         transfers: &mut Transfers<'a>,
     ) -> Result<OrderOutcome, LedgerError> {
         let Own { order, budget_key, .. } = *own;
-        let Some(row) = orders::find(&self.ledger.db, order.id())? else {
+        let Some(row) = orders::find(self.ledger, order.id())? else {
             return Err(LedgerError::Damaged(format!("order {} has vanished", order.trade_no)));
         };
         match decision::step(Some(&row.known), order, budget_key.id, Goal::Credit, Attempt::Normal) {
@@ -211,7 +211,7 @@ impl SqliteTx<'_> {
     ) -> Result<OrderOutcome, LedgerError> {
         let (budget_key, key) = (self.budget_key(order)?, order.id().key());
         let own = Own { order, key: &key, budget_key };
-        let stored = orders::find(&self.ledger.db, order.id())?;
+        let stored = orders::find(self.ledger, order.id())?;
         let (known, money) = (stored.as_ref().map(|row| row.known), own.money(stored.as_ref()));
         match (decision::step(known.as_ref(), order, budget_key.id, goal, attempt), known) {
             (Step::Ask, _) => {}
@@ -295,7 +295,7 @@ impl SqliteTx<'_> {
         transfers: &mut Transfers<'a>,
     ) -> Result<Finish, LedgerError> {
         let credited = goal == Status::Credited;
-        let Some(row) = orders::find(&self.ledger.db, id)? else {
+        let Some(row) = orders::find(self.ledger, id)? else {
             return Ok(Finish::Unknown);
         };
         let finish = decision::finish(row.known.status, credited);

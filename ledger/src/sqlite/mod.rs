@@ -15,6 +15,7 @@ mod reader;
 mod rows;
 mod schema;
 mod state;
+mod statement;
 mod store;
 mod tables;
 mod transfers;

@@ -1,6 +1,7 @@
 //! Order rows: insert on conflict do nothing, read back what was there, compare.
 
 use super::rows::insert_rows;
+use super::state::Connected;
 use crate::decision::Known;
 use crate::error::LedgerError;
 use crate::key::OrderId;
@@ -72,9 +73,9 @@ pub(crate) fn insert_credited(
 }
 
 /// Reads one order, under whichever key it is stored.
-pub(crate) fn find(db: &Connection, id: OrderId<'_>) -> Result<Option<Row>, LedgerError> {
-    match find_key(db, &id.key())? {
-        None => find_bare(db, id),
+pub(super) fn find(ledger: &Connected, id: OrderId<'_>) -> Result<Option<Row>, LedgerError> {
+    match find_key(&ledger.db, &id.key())? {
+        None if ledger.has_bare => find_bare(&ledger.db, id),
         found => Ok(found),
     }
 }

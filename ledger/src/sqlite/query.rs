@@ -6,6 +6,7 @@ use crate::key::{OrderId, keys_of, number_of};
 use crate::model::status_of_columns;
 use crate::model::{Awaits, BudgetState, ReservedOrder, Settlement};
 use crate::reconcile::SETTLEMENTS;
+use crate::statement::AccountEnd;
 use rusqlite::{Connection, OptionalExtension, params};
 use windfall_contract::accounts::{FlowLine, Status, StoredOrder};
 
@@ -20,26 +21,33 @@ pub(crate) fn balance(db: &Connection, user_id: i64, bonus_type: &str) -> Result
     Ok(found.unwrap_or(0))
 }
 
-/// A user's accounts: bonus type, balance, number of the last transfer.
-fn accounts(db: &Connection, user_id: i64) -> Result<Vec<(String, i64, i64)>, LedgerError> {
+/// A user's accounts, by bonus type.
+pub(super) fn accounts(db: &Connection, user_id: i64) -> Result<Vec<AccountEnd>, LedgerError> {
     // The key starts with kind and bonus type: one look-up per bonus type, of which there are few.
     let mut statement = db.prepare_cached(
-        "SELECT n.name, a.balance, a.last FROM (SELECT DISTINCT asset FROM programs) p \
+        "SELECT a.asset, n.name, a.balance, a.last FROM (SELECT DISTINCT asset FROM programs) p \
          JOIN accounts a ON a.kind = ?1 AND a.asset = p.asset AND a.holder = ?2 \
          JOIN names n ON n.id = a.asset ORDER BY n.name",
     )?;
-    let rows = statement.query_map([USER, user_id], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+    let rows = statement.query_map([USER, user_id], |row| {
+        Ok(AccountEnd {
+            asset: row.get(0)?,
+            bonus_type: row.get(1)?,
+            balance: row.get(2)?,
+            last: row.get(3)?,
+        })
+    })?;
     Ok(rows.collect::<Result<_, _>>()?)
 }
 
 pub(crate) fn balances(db: &Connection, user_id: i64) -> Result<Vec<(String, i64)>, LedgerError> {
-    Ok(accounts(db, user_id)?.into_iter().map(|(bonus_type, balance, _)| (bonus_type, balance)).collect())
+    Ok(accounts(db, user_id)?.into_iter().map(|account| (account.bonus_type, account.balance)).collect())
 }
 
 /// Walks the chains of a user's accounts together, always from the newest.
 pub(crate) fn flow(db: &Connection, user_id: i64, limit: usize) -> Result<Vec<FlowLine>, LedgerError> {
     let mut heads: Vec<(String, i64)> =
-        accounts(db, user_id)?.into_iter().map(|(bonus_type, _, last)| (bonus_type, last)).collect();
+        accounts(db, user_id)?.into_iter().map(|account| (account.bonus_type, account.last)).collect();
     let mut statement = db.prepare_cached(
         "SELECT t.reference, t.amount, coalesce(n.name, ''), t.time_ms, t.prev, t.debit, t.credit FROM transfers t \
          LEFT JOIN programs p ON t.debit = ?2 AND p.id = t.debit_holder LEFT JOIN names n ON n.id = p.activity \

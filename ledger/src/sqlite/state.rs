@@ -14,7 +14,8 @@ pub(crate) struct Connected {
     pub(super) db: Connection,
     pub(super) unbudgeted: Unbudgeted,
     pub(super) budget_keys: BudgetKeys,
-    /// Whether orders may be stored under their numbers alone, since before version 6.
+    /// Whether orders may be stored under their numbers alone, since before version 6, and then withdrawals under their ids:
+    /// where no order was there, nobody had anything to withdraw.
     pub(super) has_bare: bool,
 }
 

@@ -1,6 +1,6 @@
 //! Withdrawals: from a user's account to clearing, then to payout or back.
 
-use super::state::SqliteTx;
+use super::state::{Connected, SqliteTx};
 use super::{acts, transfers};
 use crate::error::LedgerError;
 use crate::journal::{Entry, Payout, USER};
@@ -13,16 +13,23 @@ use crate::withdrawal::{
 use rusqlite::{Connection, OptionalExtension, params};
 use windfall_contract::accounts::{Withdrawal, WithdrawalOutcome};
 
-/// Reads a withdrawal, under whichever key it is stored, and the number of its bonus type.
-fn find(db: &Connection, id: WithdrawalId<'_>) -> Result<Option<(StoredWithdrawal, i64)>, LedgerError> {
-    match under(db, &id.key())? {
-        // Stored under its id alone, since before version 6.
-        None => Ok(under(db, id.id)?.filter(|(stored, _)| id_of(&stored.withdrawal) == id)),
+/// A stored withdrawal and the number of its bonus type.
+type Found = (StoredWithdrawal, i64);
+
+/// Reads a withdrawal, under whichever key it is stored.
+fn find(ledger: &Connected, id: WithdrawalId<'_>) -> Result<Option<Found>, LedgerError> {
+    match under(&ledger.db, &id.key())? {
+        None if ledger.has_bare => bare(&ledger.db, id),
         found => Ok(found),
     }
 }
 
-fn under(db: &Connection, key: &str) -> Result<Option<(StoredWithdrawal, i64)>, LedgerError> {
+/// Reads one that is stored under its id alone, since before version 6.
+fn bare(db: &Connection, id: WithdrawalId<'_>) -> Result<Option<Found>, LedgerError> {
+    Ok(under(db, id.id)?.filter(|(stored, _)| id_of(&stored.withdrawal) == id))
+}
+
+pub(super) fn under(db: &Connection, key: &str) -> Result<Option<Found>, LedgerError> {
     let read = db
         .prepare_cached(
             "SELECT w.user_id, n.name, w.amount, w.status, w.reason, w.created_ms, w.decided_ms, w.asset, w.payer, \
@@ -58,7 +65,11 @@ fn under(db: &Connection, key: &str) -> Result<Option<(StoredWithdrawal, i64)>, 
 }
 
 pub(crate) fn one(db: &Connection, id: WithdrawalId<'_>) -> Result<Option<StoredWithdrawal>, LedgerError> {
-    Ok(find(db, id)?.map(|(stored, _)| stored))
+    let found = match under(db, &id.key())? {
+        None => bare(db, id)?,
+        found => found,
+    };
+    Ok(found.map(|(stored, _)| stored))
 }
 
 /// The withdrawals with this id, of every user, in the order of their keys.
@@ -116,10 +127,10 @@ impl SqliteTx<'_> {
     ) -> Result<HoldOutcome, LedgerError> {
         check((asked, payer))?;
         let (user_id, amount, id) = (asked.user_id, asked.amount, id_of(asked));
-        let db = &self.ledger.db;
-        if let Some((stored, _)) = find(db, id)? {
+        if let Some((stored, _)) = find(self.ledger, id)? {
             return Ok(stored.answer(asked));
         }
+        let db = &self.ledger.db;
         if acts::frozen(db, user_id)?.is_some() {
             return Ok(HoldOutcome::Decided(WithdrawalOutcome::Frozen));
         }
@@ -156,8 +167,7 @@ impl SqliteTx<'_> {
         end: End<'_>,
         time_ms: i64,
     ) -> Result<Finish, LedgerError> {
-        let db = &self.ledger.db;
-        let Some((stored, bonus_type)) = find(db, id)? else {
+        let Some((stored, bonus_type)) = find(self.ledger, id)? else {
             return Ok(Finish::Unknown);
         };
         let finish = end.finish(stored.status);
@@ -165,6 +175,7 @@ impl SqliteTx<'_> {
             return Ok(finish);
         }
         let Withdrawal { user_id, amount, .. } = stored.withdrawal;
+        let db = &self.ledger.db;
         db.prepare_cached(
             "UPDATE withdrawals SET status = ?2, reason = ?3, decided_ms = ?4 WHERE withdrawal_key = ?1",
         )?

@@ -2,10 +2,11 @@
 //! made.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::collections::BTreeMap;
 use windfall_contract::accounts::{FlowKind, Withdrawal};
 use windfall_ledger::{
     Attempt, Finish, HeldFor, HoldOutcome, Ledger, LedgerReader, Order, OrderId, OrderOutcome, Settlement,
-    WithdrawalId, WithdrawalStatus, payer_key,
+    StatementFrom, StatementLine, WithdrawalId, WithdrawalStatus, payer_key,
 };
 
 /// The databases that differ in how they write it.
@@ -260,4 +261,28 @@ pub fn goes_on(ledger: &mut Ledger, reader: impl Fn() -> LedgerReader) {
     let coins = budgets.iter().find(|one| one.bonus_type == "coin").unwrap();
     assert_eq!(coins.total, Some(100));
     clean(&reader());
+    statements_begin_at_0(&reader());
+}
+
+/// The lines of each account make its balance, those that were migrated, too.
+fn statements_begin_at_0(reader: &LedgerReader) {
+    for user_id in 1..=9 {
+        let page = reader.statement(user_id, StatementFrom::Newest, 1_000).unwrap();
+        let (lines, flow) = (&page.lines, reader.flow(user_id, 1_000).unwrap());
+        assert!(lines.iter().map(|one| &one.line).eq(&flow), "{lines:?}, {flow:?}");
+        let mut left: BTreeMap<String, i64> = page.balances.into_iter().collect();
+        for StatementLine { line, balance } in lines {
+            let after = left.get_mut(&line.bonus_type).unwrap();
+            assert_eq!(after, balance, "{line:?}");
+            *after -= match line.kind {
+                FlowKind::Credit | FlowKind::Return => line.amount,
+                FlowKind::Withdrawal | FlowKind::TakenBack => -line.amount,
+                FlowKind::Settled | FlowKind::SettledTakenBack => 0,
+            };
+        }
+        assert!(left.values().all(|balance| *balance == 0), "user {user_id}: {left:?}");
+        for held in reader.withdrawals_of(user_id, None, None, 1_000).unwrap().withdrawals {
+            assert_eq!(held.withdrawal.user_id, user_id);
+        }
+    }
 }

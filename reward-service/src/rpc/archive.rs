@@ -1,6 +1,6 @@
 //! The gRPC service `windfall.v1.Archive`.
 
-use super::{ledger_mark, status};
+use super::{ledger_mark, statement, status};
 use crate::decide::rejection;
 use crate::handle::RewardHandle;
 use prost::Message;
@@ -25,7 +25,7 @@ const AFTER_MAX_BYTES: usize = 256;
 const LAST: char = '\u{7f}';
 const REASON_MAX_BYTES: usize = 200;
 
-/// The failure archive, the budgets, and the orders and withdrawals that have not ended, for operators. Roles: observe, operate.
+/// The failure archive, the budgets, orders and withdrawals, and users' statements, for operators. Roles: observe, operate.
 #[derive(Clone)]
 pub struct ArchiveService {
     rewards: RewardHandle,
@@ -325,5 +325,20 @@ impl archive_server::Archive for ArchiveService {
         let actor = actor_of(&caller, &actor)?;
         let shown = (generation, lineage.as_str(), beat);
         ledger_mark::accept(&self.rewards, shown, &reason, &actor).await.map(Response::new)
+    }
+    async fn get_statement(
+        &self,
+        request: Request<v1::GetStatementRequest>,
+    ) -> Result<Response<v1::GetStatementReply>, Status> {
+        Call::of(&request)?;
+        statement::get(&self.rewards, request.into_inner()).await.map(Response::new)
+    }
+
+    async fn list_withdrawals(
+        &self,
+        request: Request<v1::ListWithdrawalsRequest>,
+    ) -> Result<Response<v1::ListWithdrawalsReply>, Status> {
+        Call::of(&request)?;
+        statement::withdrawals(&self.rewards, request.into_inner()).await.map(Response::new)
     }
 }

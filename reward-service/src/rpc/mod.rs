@@ -46,6 +46,7 @@ mod events;
 mod ledger_mark;
 mod payouts;
 mod rewards;
+mod statement;
 mod status;
 
 pub use acts::ActsService;

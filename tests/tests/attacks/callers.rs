@@ -5,7 +5,7 @@ use super::{SEND, Target, WALLET, code, reward};
 use serde_json::{Value, json};
 use windfall_tests::{Answer, scratch};
 
-const PATHS: [(&str, &str); 35] = [
+const PATHS: [(&str, &str); 37] = [
     ("/v1/bonuses/send", "send"),
     ("/v1/bonuses/send-batch", "send"),
     ("/v1/tokens/list", "verify"),
@@ -25,6 +25,8 @@ const PATHS: [(&str, &str); 35] = [
     ("/v1/withdrawals/held", "operate"),
     ("/v1/ledger/mark", "operate"),
     ("/v1/ledger/accept", "operate"),
+    ("/v1/statements/get", "operate"),
+    ("/v1/withdrawals/list", "operate"),
     ("/v1/acts/propose", "operate"),
     ("/v1/acts/list", "operate"),
     ("/v1/acts/get", "operate"),

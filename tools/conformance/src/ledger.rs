@@ -11,6 +11,7 @@ mod concurrent;
 mod model;
 mod once;
 mod reserve;
+mod statement;
 mod withdrawals;
 
 use std::error::Error;
@@ -105,6 +106,12 @@ pub const CHECKS: &[Check] = &[
     ("a withdrawal that is not committed never was", withdrawals::not_committed),
     ("writers at once hold and end withdrawals while credits arrive", withdrawals::at_once),
     ("a reader that is kept sees what was committed since", withdrawals::kept_reader),
+    ("a statement's pages hold each line once, with the balance after it", statement::balances_of_lines),
+    ("a cursor of a statement leads to the same lines, whatever comes later", statement::stable_cursors),
+    ("a statement and its balances as they were before a line, and at a time", statement::back_then),
+    ("a user's withdrawals by status, in pages", statement::withdrawals),
+    ("writers at once move an account: its statement follows its chain", statement::at_once),
+    ("a call passes over a bounded number of lines", statement::bounded),
     ("an act is done once, in time, and by two operators", acts::two_operators),
     (
         "an act that was done is never done again, and one that came to nothing is proposed anew",

@@ -29,7 +29,7 @@ where
 
 fuzz_target!(|data: &[u8]| {
     let Some((kind, body)) = data.split_first() else { return };
-    match kind % 23 {
+    match kind % 27 {
         0 => one::<v1::SendBonusRequest>(body),
         1 => one::<v1::SendBonusBatchRequest>(body),
         2 => one::<v1::GrantRequest>(body),
@@ -52,6 +52,10 @@ fuzz_target!(|data: &[u8]| {
         19 => one::<v1::GetOrderReply>(body),
         20 => one::<v1::ListToPayOutRequest>(body),
         21 => one::<v1::AcknowledgePayoutRequest>(body),
+        22 => one::<v1::GetStatementRequest>(body),
+        23 => one::<v1::GetStatementReply>(body),
+        24 => one::<v1::ListWithdrawalsRequest>(body),
+        25 => one::<v1::ListWithdrawalsReply>(body),
         _ => one::<v1::ListReservedReply>(body),
     }
 });

@@ -1,0 +1,250 @@
+//! `windfall operate statement` and `withdrawals`: what moved a user's accounts, with balances, and what a user took out.
+
+use super::ask::{more, show, value};
+use super::schedule::times;
+use super::utc;
+use crate::outcome::Outcome;
+use comfy_table::{Table, presets::UTF8_BORDERS_ONLY};
+use windfall_client::{ArchiveClient, CallError};
+use windfall_proto::v1::{
+    FlowKind, GetStatementReply, GetStatementRequest, LedgerWithdrawal, ListWithdrawalsRequest,
+    StatementLine, WithdrawalStatus,
+};
+
+#[derive(Debug, Clone, clap::Subcommand)]
+pub enum OfUser {
+    /// Show what moved a user's accounts, newest first, with the balance after each line
+    #[command(group(clap::ArgGroup::new("from").args(["before", "after", "at"])))]
+    Statement {
+        /// The number of the user
+        #[arg(allow_hyphen_values = true)]
+        user: i64,
+        /// Only lines before this transfer
+        #[arg(long, value_name = "TRANSFER", value_parser = clap::value_parser!(i64).range(1..))]
+        before: Option<i64>,
+        /// The lines behind the page before, which has told this cursor
+        #[arg(long, value_name = "CURSOR")]
+        after: Option<String>,
+        /// The statement and the balances as they were at this time: 2027-02-06T10:00:00Z, or Unix milliseconds
+        #[arg(long, value_name = "TIME", value_parser = at_ms)]
+        at: Option<i64>,
+        /// The largest number of lines to show
+        #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+        limit: u32,
+    },
+    /// List a user's withdrawals as they stand now, the one that was held last first
+    Withdrawals {
+        /// The number of the user
+        #[arg(allow_hyphen_values = true)]
+        user: i64,
+        /// Only those that stand so
+        #[arg(long)]
+        status: Option<Standing>,
+        /// The withdrawals behind the page before, which has told this cursor
+        #[arg(long, value_name = "CURSOR", default_value = "")]
+        after: String,
+        /// The largest number to list
+        #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+        limit: u32,
+    },
+}
+
+/// How a withdrawal stands.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+pub enum Standing {
+    /// Its payer has not said whether it paid
+    Held,
+    /// It was paid
+    Paid,
+    /// Its payer refused it, and the money is back on the balance
+    Refused,
+}
+
+/// In a request 0 stands for the present; a millisecond later nothing had moved either.
+fn at_ms(text: &str) -> Result<i64, String> {
+    Ok(i64::try_from(times::time_ms(text)?).unwrap_or(i64::MAX).max(1))
+}
+
+/// Asks it.
+pub async fn ask(client: &ArchiveClient, command: &OfUser, json: bool) -> Result<Outcome, CallError> {
+    match command.clone() {
+        OfUser::Statement { user, before, after, at, limit } => {
+            let reply = client
+                .statement(GetStatementRequest {
+                    user_id: user,
+                    page_size: limit,
+                    after: after.unwrap_or_default(),
+                    before: before.unwrap_or_default(),
+                    at_ms: at.unwrap_or_default(),
+                })
+                .await?;
+            if json {
+                println!("{:#}", value(&reply));
+            } else {
+                println!("{}", told(&reply));
+            }
+            more(!reply.next_after.is_empty(), reply.next_after);
+        }
+        OfUser::Withdrawals { user, status, mut after, limit } => {
+            let status = match status {
+                None => WithdrawalStatus::Unspecified,
+                Some(Standing::Held) => WithdrawalStatus::Held,
+                Some(Standing::Paid) => WithdrawalStatus::Paid,
+                Some(Standing::Refused) => WithdrawalStatus::Refused,
+            };
+            let (mut found, mut left) = (Vec::new(), limit);
+            // A page may have fewer than it was asked for, and none, though another one follows.
+            while left > 0 {
+                let request =
+                    ListWithdrawalsRequest { user_id: user, status: status.into(), after, page_size: left };
+                let page = client.withdrawals(request).await?;
+                left = left.saturating_sub(u32::try_from(page.withdrawals.len()).unwrap_or(u32::MAX));
+                found.extend(page.withdrawals);
+                after = page.next_after;
+                if after.is_empty() {
+                    break;
+                }
+            }
+            if json || found.is_empty() {
+                show(&found, json);
+            } else {
+                println!("{}", listed(&found));
+            }
+            more(!after.is_empty(), after);
+        }
+    }
+    Ok(Outcome::Clean)
+}
+
+fn time(ms: i64) -> String {
+    utc(u64::try_from(ms).unwrap_or(0))
+}
+
+/// The name of an enum's value, as people write it.
+fn word(name: &str, prefix: &str) -> String {
+    name.trim_start_matches(prefix).to_lowercase().replace('_', " ")
+}
+
+fn table(head: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_style(UTF8_BORDERS_ONLY).set_header(head);
+    table
+}
+
+/// What a line changes in the balance; in brackets what changes none.
+fn amount(line: &StatementLine) -> String {
+    match line.kind() {
+        FlowKind::Credit | FlowKind::Return => format!("+{}", line.amount),
+        FlowKind::Withdrawal | FlowKind::TakenBack => format!("-{}", line.amount),
+        _ => format!("({})", line.amount),
+    }
+}
+
+fn told(page: &GetStatementReply) -> String {
+    let mut text = String::new();
+    for one in &page.balances {
+        text.push_str(&format!("balance   {} {}\n", one.balance, one.bonus_type));
+    }
+    if page.lines.is_empty() {
+        return text + "none";
+    }
+    let mut table =
+        table(&["transfer", "time", "what", "amount", "type", "balance", "reference", "activity"]);
+    for line in &page.lines {
+        table.add_row([
+            line.transfer.to_string(),
+            time(line.time_ms),
+            word(line.kind().as_str_name(), "FLOW_KIND_"),
+            amount(line),
+            line.bonus_type.clone(),
+            line.balance.to_string(),
+            line.reference.clone(),
+            line.activity.clone(),
+        ]);
+    }
+    format!("{text}{table}\n{} in all", page.lines.len())
+}
+
+fn listed(withdrawals: &[LedgerWithdrawal]) -> String {
+    let mut table = table(&["withdrawal", "status", "amount", "type", "held", "ended", "payer", "reason"]);
+    for one in withdrawals {
+        let ended = if one.decided_ms == 0 { String::new() } else { time(one.decided_ms) };
+        table.add_row([
+            one.withdrawal_id.clone(),
+            word(one.status().as_str_name(), "WITHDRAWAL_STATUS_"),
+            one.amount.to_string(),
+            one.bonus_type.clone(),
+            time(one.held_ms),
+            ended,
+            one.payer.clone(),
+            one.reason.clone(),
+        ]);
+    }
+    format!("{table}\n{} in all", withdrawals.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use windfall_proto::v1::StatementBalance;
+
+    #[test]
+    fn a_statement_reads_from_the_newest_line_back() {
+        let line = |kind: FlowKind, reference: &str, amount, balance| StatementLine {
+            transfer: 9,
+            kind: kind.into(),
+            reference: reference.into(),
+            bonus_type: "cash".into(),
+            amount,
+            activity: String::new(),
+            time_ms: 1_801_915_199_000,
+            balance,
+        };
+        let page = GetStatementReply {
+            balances: vec![StatementBalance { bonus_type: "cash".into(), balance: 5 }],
+            lines: vec![
+                line(FlowKind::Withdrawal, "w", 4, 5),
+                line(FlowKind::Settled, "b", 7, 9),
+                line(FlowKind::Credit, "a", 9, 9),
+            ],
+            next_after: String::new(),
+        };
+        let text = told(&page);
+        assert!(text.starts_with("balance   5 cash\n") && text.ends_with("3 in all"), "{text}");
+        for shown in ["2027-02-06T11:59:59Z", "withdrawal", "-4", "settled", "(7)", "+9"] {
+            assert!(text.contains(shown), "{shown}: {text}");
+        }
+        assert_eq!(told(&GetStatementReply::default()), "none");
+    }
+
+    #[test]
+    fn withdrawals_show_when_they_ended() {
+        let held = LedgerWithdrawal {
+            withdrawal_id: "w".into(),
+            status: WithdrawalStatus::Held.into(),
+            held_ms: 951_782_400_000,
+            payer: "bank".into(),
+            ..LedgerWithdrawal::default()
+        };
+        let refused = LedgerWithdrawal {
+            status: WithdrawalStatus::Refused.into(),
+            decided_ms: 1_801_915_199_000,
+            reason: "closed account".into(),
+            ..held.clone()
+        };
+        let text = listed(std::slice::from_ref(&held));
+        assert!(
+            text.contains("held") && text.contains("2000-02-29T00:00:00Z") && !text.contains("1970"),
+            "{text}"
+        );
+        let text = listed(&[held, refused]);
+        assert!(text.contains("refused") && text.contains("2027-02-06T11:59:59Z"), "{text}");
+        assert!(text.contains("closed account") && text.ends_with("2 in all"), "{text}");
+    }
+
+    #[test]
+    fn the_time_of_a_statement_is_never_that_of_the_present() {
+        assert_eq!(["0", "5", "1970-01-01T00:00:02Z"].map(at_ms), [Ok(1), Ok(5), Ok(2_000)]);
+        assert!(at_ms("soon").is_err());
+    }
+}

@@ -1,0 +1,132 @@
+//! A user's statement and withdrawals over gRPC.
+
+use super::archive::page_of;
+use super::status;
+use crate::handle::RewardHandle;
+use tonic::Status;
+use windfall_contract::accounts::{FlowKind, FlowLine, Withdrawal};
+use windfall_ledger::{
+    LedgerError, StatementCursor, StatementFrom, StatementLine, StoredWithdrawal, WithdrawalStatus,
+};
+use windfall_proto::order::check_text;
+use windfall_proto::v1;
+
+/// The bytes of a cursor: three numbers for each of a user's bonus types.
+const CURSOR_MAX_BYTES: usize = 65_536;
+
+/// The cursor of a request, where it has one.
+fn cursor(after: &str) -> Result<Option<StatementCursor>, Status> {
+    if after.is_empty() {
+        return Ok(None);
+    }
+    let wrong = |why: &dyn std::fmt::Display| Status::invalid_argument(format!("after {why}"));
+    check_text(after, CURSOR_MAX_BYTES).map_err(|why| wrong(&why))?;
+    after.parse().map(Some).map_err(|error: LedgerError| wrong(&error))
+}
+
+fn text(cursor: Option<&StatementCursor>) -> String {
+    cursor.map(ToString::to_string).unwrap_or_default()
+}
+
+const fn kind(kind: FlowKind) -> v1::FlowKind {
+    match kind {
+        FlowKind::Credit => v1::FlowKind::Credit,
+        FlowKind::Withdrawal => v1::FlowKind::Withdrawal,
+        FlowKind::Return => v1::FlowKind::Return,
+        FlowKind::Settled => v1::FlowKind::Settled,
+        FlowKind::TakenBack => v1::FlowKind::TakenBack,
+        FlowKind::SettledTakenBack => v1::FlowKind::SettledTakenBack,
+    }
+}
+
+fn line(one: StatementLine) -> v1::StatementLine {
+    let StatementLine { line, balance } = one;
+    let FlowLine { transfer, kind: of, trade_no, bonus_type, activity, amount, time_ms } = line;
+    v1::StatementLine {
+        transfer,
+        kind: kind(of).into(),
+        reference: trade_no,
+        bonus_type,
+        amount,
+        activity,
+        time_ms,
+        balance,
+    }
+}
+
+/// A page of a user's statement.
+pub(super) async fn get(
+    rewards: &RewardHandle,
+    request: v1::GetStatementRequest,
+) -> Result<v1::GetStatementReply, Status> {
+    let v1::GetStatementRequest { user_id, page_size, after, before, at_ms } = request;
+    let page = page_of(page_size)?;
+    for (name, number) in [("before", before), ("at_ms", at_ms)] {
+        if number < 0 {
+            return Err(Status::invalid_argument(format!("{name} is {number}; it must not be negative")));
+        }
+    }
+    if [!after.is_empty(), before != 0, at_ms != 0].iter().filter(|is_given| **is_given).count() > 1 {
+        return Err(Status::invalid_argument("a page begins by one of after, before and at_ms at most"));
+    }
+    let cursor = cursor(&after)?;
+    let found = rewards.read(move |reader| {
+        let from = match &cursor {
+            Some(cursor) => StatementFrom::After(cursor),
+            None if before != 0 => StatementFrom::Before(before),
+            None if at_ms != 0 => StatementFrom::At(at_ms),
+            None => StatementFrom::Newest,
+        };
+        reader.statement(user_id, from, page)
+    });
+    let found = found.await.map_err(|error| status::of_call(&error))?;
+    let balance = |(bonus_type, balance)| v1::StatementBalance { bonus_type, balance };
+    Ok(v1::GetStatementReply {
+        balances: found.balances.into_iter().map(balance).collect(),
+        lines: found.lines.into_iter().map(line).collect(),
+        next_after: text(found.next.as_ref()),
+    })
+}
+
+fn withdrawal(one: StoredWithdrawal) -> v1::LedgerWithdrawal {
+    let Withdrawal { id, user_id, bonus_type, amount } = one.withdrawal;
+    let status = match one.status {
+        WithdrawalStatus::Held => v1::WithdrawalStatus::Held,
+        WithdrawalStatus::Paid => v1::WithdrawalStatus::Paid,
+        WithdrawalStatus::Refused => v1::WithdrawalStatus::Refused,
+    };
+    v1::LedgerWithdrawal {
+        withdrawal_id: id,
+        user_id,
+        bonus_type,
+        amount,
+        status: status.into(),
+        payer: one.payer,
+        reason: one.reason,
+        held_ms: one.created_ms,
+        decided_ms: one.decided_ms.unwrap_or(0),
+    }
+}
+
+/// A page of a user's withdrawals.
+pub(super) async fn withdrawals(
+    rewards: &RewardHandle,
+    request: v1::ListWithdrawalsRequest,
+) -> Result<v1::ListWithdrawalsReply, Status> {
+    let asked = v1::WithdrawalStatus::try_from(request.status).map_err(|_| {
+        Status::invalid_argument(format!("status is {}, which is the number of none", request.status))
+    })?;
+    let asked = match asked {
+        v1::WithdrawalStatus::Unspecified => None,
+        v1::WithdrawalStatus::Held => Some(WithdrawalStatus::Held),
+        v1::WithdrawalStatus::Paid => Some(WithdrawalStatus::Paid),
+        v1::WithdrawalStatus::Refused => Some(WithdrawalStatus::Refused),
+    };
+    let page = page_of(request.page_size)?;
+    let cursor = cursor(&request.after)?;
+    let user_id = request.user_id;
+    let found = rewards.read(move |reader| reader.withdrawals_of(user_id, asked, cursor.as_ref(), page));
+    let found = found.await.map_err(|error| status::of_call(&error))?;
+    let withdrawals = found.withdrawals.into_iter().map(withdrawal).collect();
+    Ok(v1::ListWithdrawalsReply { withdrawals, next_after: text(found.next.as_ref()) })
+}
