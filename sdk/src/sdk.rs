@@ -427,14 +427,11 @@ impl Shared {
     fn look_at_keys(&self) {
         let mut owned = self.owned.lock();
         let Some(file) = owned.as_mut().and_then(|owned| owned.keys_file.as_mut()) else { return };
-        let taken = match file.look() {
-            None => return,
-            Some(Ok(ring)) => self.set_keys(&ring).map_err(|error| error.to_string()),
-            Some(Err(why)) => Err(why),
-        };
-        match taken {
-            Ok(()) => tracing::info!("the key ring is taken over"),
-            Err(why) => tracing::warn!(why, "the key ring cannot be taken over; the keys so far stay"),
+        let told = file.look(|ring| self.set_keys(&ring).map_err(|error| error.to_string()));
+        match told {
+            None => {}
+            Some(Ok(())) => tracing::info!("the key ring is taken over"),
+            Some(Err(why)) => tracing::warn!(why, "the key ring cannot be taken over; the keys so far stay"),
         }
     }
 
