@@ -3,7 +3,7 @@
 use crate::service::{AuditCallError, AuditHandle};
 use std::collections::{BTreeMap, BTreeSet};
 use tonic::{Request, Response, Status};
-use windfall_edge::{Call, Caller};
+use windfall_edge::Call;
 use windfall_ledger::{AuditError, AuditProgress, Difference, DifferenceState, LedgerError};
 use windfall_proto::order::check_text;
 use windfall_proto::v1;
@@ -11,7 +11,6 @@ use windfall_proto::v1::audits_server;
 
 const PAGE_DEFAULT: u32 = 100;
 const PAGE_MAX: u32 = 1_000;
-const ACTOR_MAX_BYTES: usize = 64;
 const NOTE_MAX_BYTES: usize = 1_000;
 
 /// How far the auditor has come, and what differs, for operators. Roles: observe; operate to mark.
@@ -37,12 +36,6 @@ fn refusal(error: &AuditCallError) -> Status {
             Status::unavailable(error.to_string())
         }
     }
-}
-
-/// Who asks: the caller's key, and what the call adds.
-fn actor_of(caller: &Caller, actor: &str) -> Result<String, Status> {
-    check_text(actor, ACTOR_MAX_BYTES).map_err(|why| Status::invalid_argument(format!("actor {why}")))?;
-    Ok(if actor.is_empty() { caller.name.to_string() } else { format!("{}: {actor}", caller.name) })
 }
 
 fn reply(progress: AuditProgress) -> v1::GetAuditReply {
@@ -132,7 +125,7 @@ impl audits_server::Audits for AuditsService {
         let request = request.into_inner();
         let state = request.state();
         let v1::MarkDifferenceRequest { id, note, actor, .. } = request;
-        let actor = actor_of(&caller, &actor)?;
+        let actor = caller.acts_as(&actor)?;
         if note.trim().is_empty() {
             return Err(Status::invalid_argument("note must say what was found out or done"));
         }

@@ -4,6 +4,10 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use tonic::Status;
+use windfall_proto::order::check_text;
+
+/// The bytes of the name of a person at most, whom a caller names as the one who acts.
+const ACTOR_MAX_BYTES: usize = 64;
 
 /// A right of a caller. Which method needs which stands in `router/roles.rs` alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -140,6 +144,25 @@ impl Caller {
             self.name
         )))
     }
+
+    /// Who acts, as books say it: the caller's name, and behind it the person whom the call names, if it names one. The first
+    /// comes from the access file, so that no caller acts in another's name.
+    ///
+    /// # Errors
+    /// `InvalidArgument`, as [`check_actor`](Self::check_actor).
+    pub fn acts_as(&self, actor: &str) -> Result<String, Status> {
+        Self::check_actor(actor)?;
+        Ok(if actor.is_empty() { self.name.to_string() } else { format!("{}: {actor}", self.name) })
+    }
+
+    /// Checks the name of a person whom a call names as the one who acts; it may be empty.
+    ///
+    /// # Errors
+    /// `InvalidArgument`, where it is longer than 64 bytes or has control characters.
+    pub fn check_actor(actor: &str) -> Result<(), Status> {
+        let checked = check_text(actor, ACTOR_MAX_BYTES);
+        checked.map(drop).map_err(|why| Status::invalid_argument(format!("actor {why}")))
+    }
 }
 
 /// The calling service and its end user. It is in the extensions of every request that reaches a service.
@@ -168,5 +191,31 @@ impl Call {
     /// `Unauthenticated`, where the call names none.
     pub fn user(&self) -> Result<i64, Status> {
         self.user_id.ok_or_else(|| Status::unauthenticated("this call needs an end user"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_acts_is_named_behind_the_caller_and_cannot_be_anybody_else() {
+        let caller = Caller {
+            name: "desk".into(),
+            tenant: "windfall".into(),
+            roles: [Role::Operate].into(),
+            timers_of: Arc::default(),
+        };
+        let longest = "x".repeat(ACTOR_MAX_BYTES);
+        for (actor, acts_as) in
+            [("", "desk".to_owned()), ("ann", "desk: ann".into()), (&longest, format!("desk: {longest}"))]
+        {
+            assert_eq!(caller.acts_as(actor).unwrap(), acts_as);
+        }
+        for actor in [format!("{longest}x"), "ann\nroot: bob".into(), "ann\u{7f}".into()] {
+            let refused = caller.acts_as(&actor).unwrap_err();
+            assert_eq!(refused.code(), tonic::Code::InvalidArgument);
+            assert!(refused.message().starts_with("actor "), "{refused}");
+        }
     }
 }

@@ -126,13 +126,17 @@ async fn jobs_go_the_whole_way_of_the_far_tier_and_deleted_ones_never_come() {
     // While the hour is loaded. The jobs were published one after the other, so they are due in the hour after the sixth.
     now_ms.store(START_MS + DELAY_S * 1_000 - HOUR_MS + 1_000, SeqCst);
     until("nothing is loaded", || far.stats().loaded > 0).await;
-    let before = far.gauges().waiting;
+    // How many can be deleted before all are loaded depends on the disk.
+    let mut meanwhile = 0;
     for id in published.keys().skip(3).step_by(8) {
         assert_eq!(call(api, "DELETE", &job(id), "").await.0, 204, "{id}");
         deleted.insert(id.clone());
+        if far.gauges().waiting == 0 {
+            break;
+        }
+        meanwhile += 1;
     }
-    let left = far.gauges().waiting;
-    assert!(before > 0 && left > 0, "the jobs are deleted while they are loaded: {before}, {left}");
+    assert!(meanwhile > 0, "no job was deleted while others were loaded");
     step_ms.store(50, SeqCst);
     until("not all are loaded", || far.gauges().waiting == 0).await;
     // When they are near.

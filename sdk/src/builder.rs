@@ -87,7 +87,7 @@ impl SdkBuilder {
     }
 
     /// Reads the key ring from a file, which `windfall keys new` makes, and follows it: a key that is promoted there mints
-    /// within seconds.
+    /// once that has been known for [`SdkOptions::mint_after_ms`].
     pub fn keys_file(mut self, path: impl Into<PathBuf>) -> Self {
         self.keys = Some(KeysSource::File(path.into()));
         self

@@ -41,6 +41,7 @@ pub mod brokers;
 mod builder;
 mod error;
 mod lane;
+mod minting;
 mod options;
 mod plan;
 mod pump;

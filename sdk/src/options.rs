@@ -61,6 +61,10 @@ pub struct SdkOptions {
     /// minutes, which clocks may differ by. The tokens of an activity are revoked by their award time, so whoever holds a
     /// stolen key must not be able to put it off: choose the moment of such a revocation that much later than the theft's end.
     pub award_time_ahead_max_ms: u64,
+    /// How long a changed key ring is known before its new primary key mints; until then the key so far does, if it still
+    /// can. 0 to 86,400,000, a day; default 150,000: a Secret that Kubernetes mounts reaches the last pod within two minutes,
+    /// and a process looks at its ring every five seconds. Tokens of a key that a judging process lacks are illegal to it.
+    pub mint_after_ms: u64,
     /// Tokens of at most 1 KiB that wait for the token store, beside the batches being written; the newest are
     /// dropped and counted beyond. 1 to 10,000,000; default 65,536.
     pub tokens_waiting_max: usize,
@@ -86,6 +90,7 @@ impl Default for SdkOptions {
             spool_durability: SpoolDurability::Process,
             not_before_ahead_max_ms: 300_000,
             award_time_ahead_max_ms: 300_000,
+            mint_after_ms: 150_000,
             tokens_waiting_max: 65_536,
             tokens_batch: 1_000,
             tokens_timeout_ms: 500,
@@ -116,6 +121,7 @@ impl SdkOptions {
             .or_else(|| wrong("spool_bytes", self.spool_bytes, 256 << 10, 64 << 30))
             .or_else(|| wrong("not_before_ahead_max_ms", self.not_before_ahead_max_ms, 0, 31_536_000_000))
             .or_else(|| wrong("award_time_ahead_max_ms", self.award_time_ahead_max_ms, 0, 86_400_000))
+            .or_else(|| wrong("mint_after_ms", self.mint_after_ms, 0, 86_400_000))
             .or_else(|| wrong("tokens_waiting_max", number(self.tokens_waiting_max), 1, 10_000_000))
             .or_else(|| wrong("tokens_batch", number(self.tokens_batch), 1, 10_000))
             .or_else(|| wrong("tokens_timeout_ms", self.tokens_timeout_ms, 1, 60_000))

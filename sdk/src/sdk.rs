@@ -2,6 +2,7 @@
 
 use crate::error::InitError;
 use crate::lane::{AppendContext, NewEvent, Ready};
+use crate::minting::Minting;
 use crate::options::{EVENT_MAX_BYTES, PACK_MAX_BYTES, SdkOptions, SpoolMode};
 use crate::plan::{LaneTable, Plan};
 use crate::pump::Returned;
@@ -30,7 +31,7 @@ use windfall_proto::{event, order, record};
 use windfall_queue_virtual::{Fanout, Shares, ThreadHealth, TopicStatus};
 use windfall_signing::{RingFile, Signer};
 use windfall_spool::{Durability, Spool, SpoolOptions};
-use windfall_token::{KeyRing, KeyRingFile, Minter, NoPrimary, TokenFields};
+use windfall_token::{KeyRing, KeyRingFile, NoPrimary, TokenFields};
 
 /// The pause between two looks at the rules: far below the second within which they must be in force.
 const RULES_TICK: Duration = Duration::from_millis(50);
@@ -112,13 +113,14 @@ impl Sdk {
             return Err(InitError::Option(wrong));
         }
         order::check_name(&options.app_id).map_err(|why| InitError::Option(format!("app_id {why}")))?;
-        let minter = parts.keys.minter(&options.app_id)?;
+        let revocations = &parts.rules.current().revocations;
+        let minting = Minting::open(&parts.keys, &options, parts.clock.clone(), revocations)?;
         // Another tenant's signature would not be verified.
         let signer = parts.signer.map(|signer| signer.for_tenant(&options.app_id));
         let (spool, recovered) = open_spool(&parts.spool, &options)?;
         let slots = usize::try_from(spool.usage().slots).unwrap_or(usize::MAX);
         let shared = Arc::new(Shared {
-            minter: ArcSwap::from_pointee(minter),
+            minting,
             signer,
             shares: Shares::new(slots),
             lanes: LaneTable::new(options.shards, options.pack_events_max),
@@ -178,10 +180,10 @@ impl Sdk {
         requests.iter().map(|request| self.send_bonus(request)).collect()
     }
 
-    /// Mints with the primary key of another ring from now on: calls that are under way end with the key so far. An SDK
-    /// that a [builder](Self::builder) opened with a key file follows that file by itself.
-    ///
-    /// Whoever judges tokens must have the ring first, or it refuses what is minted meanwhile.
+    /// Takes over a changed ring. A new primary key mints after [`SdkOptions::mint_after_ms`], so that whoever judges tokens
+    /// can take the ring over first; until then the key so far mints, unless this ring or the rules say that it is no good
+    /// any more. Calls that are under way end with the key that they began with. An SDK that a [builder](Self::builder)
+    /// opened with a key file follows that file by itself.
     ///
     /// # Errors
     /// [`NoPrimary`]; the keys so far stay.
@@ -275,7 +277,7 @@ pub(crate) struct Owned {
 }
 
 pub(crate) struct Shared {
-    minter: ArcSwap<Minter>,
+    minting: Minting,
     pub(crate) signer: Option<Signer>,
     pub(crate) lanes: LaneTable,
     pub(crate) plan: ArcSwap<Plan>,
@@ -349,7 +351,7 @@ impl Shared {
             description: event.description,
         };
         // Minted first: a token is worth nothing without its event, an event without a token cannot be proved.
-        let minted = self.minter.load().mint(&fields, now_ms);
+        let minted = self.minting.minter().mint(&fields, now_ms);
         let token = minted.map_err(|error| SendError::Mint(error.to_string()))?;
         let shard = own_shard();
         SCRATCH
@@ -397,6 +399,7 @@ impl Shared {
         while !self.closed.load(Relaxed) {
             let rules = self.rules.current();
             let now_ns = self.clock.monotonic_ns();
+            self.minting.look(&rules.revocations);
             if now_ns >= look_ns {
                 look_ns = now_ns.saturating_add(ring_tick_ns);
                 self.look_at_keys();
@@ -419,22 +422,18 @@ impl Shared {
     }
 
     fn set_keys(&self, keys: &KeyRing) -> Result<(), NoPrimary> {
-        self.minter.store(Arc::new(keys.minter(&self.options.app_id)?));
-        Ok(())
+        self.minting.take_over(keys, &self.rules.current().revocations)
     }
 
     /// Takes over a key ring that has changed in the file of a builder's SDK.
     fn look_at_keys(&self) {
         let mut owned = self.owned.lock();
         let Some(file) = owned.as_mut().and_then(|owned| owned.keys_file.as_mut()) else { return };
-        let taken = match file.look() {
-            None => return,
-            Some(Ok(ring)) => self.set_keys(&ring).map_err(|error| error.to_string()),
-            Some(Err(why)) => Err(why),
-        };
-        match taken {
-            Ok(()) => tracing::info!("the key ring is taken over"),
-            Err(why) => tracing::warn!(why, "the key ring cannot be taken over; the keys so far stay"),
+        let told = file.look(|ring| self.set_keys(&ring).map_err(|error| error.to_string()));
+        match told {
+            None => {}
+            Some(Ok(())) => tracing::info!("the key ring is taken over"),
+            Some(Err(why)) => tracing::warn!(why, "the key ring cannot be taken over; the keys so far stay"),
         }
     }
 
@@ -491,7 +490,7 @@ impl Shared {
             tokens_panics: tokens_health.map_or(0, ThreadHealth::panics),
             failing_threads: u64::try_from(failing).unwrap_or(u64::MAX),
             packs_returned: self.returned.count.load(Relaxed),
-            minting_key: u64::from(self.minter.load().key().0),
+            minting_key: u64::from(self.minting.minter().key().0),
             signing_key: self.signer.as_ref().and_then(Signer::key).map_or(0, u64::from),
             tokens_written: count(|tokens| tokens.written.load(Relaxed)),
             tokens_waiting: self.tokens.as_deref().map_or(0, TokenBuffer::waiting),

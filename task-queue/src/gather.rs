@@ -322,6 +322,32 @@ mod tests {
         assert_eq!(*seen.lock(), calls);
     }
 
+    /// The store is idle, so nothing but the gathering itself brings them together: half of the callers ask when the collector
+    /// has been woken already, and would come too late for the first call.
+    #[tokio::test(start_paused = true)]
+    async fn what_many_ask_for_at_the_same_time_goes_in_one_call() {
+        for shard in [None, Some(Shard(1))] {
+            let (seen, lets) = (Seen::default(), Arc::new(Semaphore::new(64)));
+            let gather = Arc::new(gather(2, &seen, &lets));
+            settle().await;
+            let mut callers = JoinSet::new();
+            for item in 0..64 {
+                let gather = Arc::clone(&gather);
+                callers.spawn(async move {
+                    if item % 2 == 1 {
+                        tokio::task::yield_now().await;
+                    }
+                    assert_eq!(gather.ask(shard, item, 1).await, Ok(item));
+                });
+            }
+            while let Some(asked) = callers.join_next().await {
+                asked.unwrap();
+            }
+            let calls: Vec<usize> = seen.lock().iter().map(|(_, items)| items.len()).collect();
+            assert_eq!(calls, [64], "{shard:?}");
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn an_answer_that_nobody_receives_is_dropped_and_a_close_waits_for_it() {
         struct Noted(Arc<Mutex<Vec<u32>>>, u32);

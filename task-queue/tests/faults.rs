@@ -30,14 +30,22 @@ struct Faulty {
     is_half_away: AtomicBool,
     /// Publishing waits.
     hangs: AtomicBool,
+    /// How often it was asked to publish.
+    publishes: AtomicU64,
     /// How often the first shard was asked for the age of its jobs, as the metrics do.
     looks: AtomicU64,
 }
 
 impl Faulty {
     fn new(inner: Arc<EmbeddedJobs>) -> Arc<Self> {
-        let (is_half_away, hangs) = (AtomicBool::new(false), AtomicBool::new(false));
-        Arc::new(Self { inner, next: AtomicU8::new(0), is_half_away, hangs, looks: AtomicU64::new(0) })
+        Arc::new(Self {
+            inner,
+            next: AtomicU8::new(0),
+            is_half_away: AtomicBool::new(false),
+            hangs: AtomicBool::new(false),
+            publishes: AtomicU64::new(0),
+            looks: AtomicU64::new(0),
+        })
     }
 
     fn reaches(&self, shard: Shard) -> Result<(), JobStoreError> {
@@ -73,6 +81,7 @@ impl JobStore for Faulty {
     }
 
     async fn publish(&self, shard: Shard, batch: &[NewJobs]) -> Result<Vec<Vec<JobId>>, JobStoreError> {
+        self.publishes.fetch_add(1, SeqCst);
         self.refuses()?;
         self.reaches(shard)?;
         while self.hangs.load(SeqCst) {
@@ -216,6 +225,29 @@ impl QueueTokens for Faulty {
     async fn count_call(&self, name: &str, interval_s: u32) -> Result<u64, JobStoreError> {
         self.inner.count_call(name, interval_s).await
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_that_come_while_the_store_is_busy_are_few_calls_of_the_store() {
+    const CALLS: usize = 64;
+    let dir = tempfile::tempdir().unwrap();
+    let inner = EmbeddedJobs::open(dir.path(), &EmbeddedJobsOptions::default(), Clock::system()).unwrap();
+    let store = Faulty::new(inner);
+    let Served { wire, queues: _queues, .. } =
+        serve(&[("default", Arc::clone(&store))], ApiOptions::default()).await;
+    store.hangs.store(true, SeqCst);
+    let mut calls = tokio::task::JoinSet::new();
+    for _ in 0..CALLS {
+        let wire = wire.clone();
+        calls.spawn(async move { wire.put("/api/n/q", "body").await.status });
+    }
+    // Most have come by then. Those that have not come together all the same.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    store.hangs.store(false, SeqCst);
+    assert_eq!(calls.join_all().await, vec![201; CALLS]);
+    let publishes = store.publishes.load(SeqCst);
+    assert!(publishes <= 16, "{publishes} calls of the store for {CALLS} callers");
+    assert_eq!(wire.get("/api/n/q/size").await.json()["size"], CALLS);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

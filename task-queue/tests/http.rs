@@ -4,12 +4,13 @@
 #[allow(dead_code, reason = "each test program uses a part of it")]
 mod api;
 
-use api::{Served, TOKEN, serve, whole_contract};
+use api::{Served, TOKEN, serve, serve_by, whole_contract};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use windfall_contract::Clock;
 use windfall_task_queue::ApiOptions;
@@ -63,11 +64,22 @@ async fn what_a_consumer_that_hung_up_was_to_get_goes_to_another_one() {
     }
 }
 
+/// Waits until a connection is closed, on which nothing comes.
+async fn closed(stream: &mut (impl AsyncRead + Unpin)) {
+    let end = stream.read(&mut [0]).await;
+    assert!(matches!(end, Ok(0) | Err(_)), "{end:?}");
+}
+
+/// The time goes on between two calls alone, and by less than a connection may be idle, so a machine that stalls proves
+/// nothing else than one that does not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_is_closed_whose_caller_sends_no_request_and_no_other() {
     let dir = tempfile::tempdir().unwrap();
+    let passed_ms = Arc::new(AtomicU64::new(0));
+    let (began_ms, own) = (Clock::system().unix_ms(), Arc::clone(&passed_ms));
+    let clock = Clock::from_unix_ms(move || began_ms + own.load(SeqCst));
     let options = ApiOptions { idle_timeout_ms: 400, ..ApiOptions::default() };
-    let Served { queues, .. } = serve(&[("default", open(&dir, 2))], options).await;
+    let Served { queues, wire, .. } = serve_by(clock, &[("default", open(&dir, 2))], None, options).await;
     let ask = async |stream: &mut TcpStream, request: &str| {
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut read = [0; 4_096];
@@ -80,34 +92,34 @@ async fn a_connection_is_closed_whose_caller_sends_no_request_and_no_other() {
     let connect = async || TcpStream::connect(queues.api_address()).await.unwrap();
     let [mut silent, mut slow, mut idle, mut busy, mut polls] =
         [connect().await, connect().await, connect().await, connect().await, connect().await];
-    let began = Instant::now();
     assert!(ask(&mut idle, &request("PUT", "/api/n/other")).await.starts_with("HTTP/1.1 201"));
-    polls.write_all(request("GET", "/api/n/none?timeout=2").as_bytes()).await.unwrap();
-    // A head that comes a byte at a time takes no longer than another one.
-    let trickle = async {
-        for byte in request("PUT", "/api/n/q").bytes().cycle() {
-            if slow.write_all(&[byte]).await.is_err() || began.elapsed() > Duration::from_secs(1) {
-                break;
-            }
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
+    polls.write_all(request("GET", "/api/n/none?timeout=600").as_bytes()).await.unwrap();
+    slow.write_all(b"PUT /api/n/q HTTP/1.1\r\nhost: ").await.unwrap();
+    let (mut slow_read, mut slow_write) = slow.split();
+    let are_closed = AtomicBool::new(false);
+    let others = async {
+        tokio::join!(closed(&mut silent), closed(&mut slow_read), closed(&mut idle));
+        are_closed.store(true, SeqCst);
     };
-    // One that calls again and again stays, and so does one whose call goes on.
-    let call = async {
-        while began.elapsed() < Duration::from_millis(1_600) {
+    // One that calls again and again stays, and so does one whose call goes on: the server looks at each a few times meanwhile.
+    let began = Instant::now();
+    let calls = async {
+        while !are_closed.load(SeqCst) || began.elapsed() < Duration::from_millis(1_600) {
             let reply = ask(&mut busy, &request("PUT", "/api/n/q")).await;
             assert!(reply.starts_with("HTTP/1.1 201"), "{reply}");
-            tokio::time::sleep(Duration::from_millis(100)).await;
+            // A head that comes a byte at a time takes no longer than another one. Once it is refused, it cannot be sent.
+            slow_write.write_all(b"h").await.ok();
+            passed_ms.fetch_add(300, SeqCst);
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::join!(trickle, call);
-    for stream in [&mut silent, &mut slow, &mut idle] {
-        let closed = tokio::time::timeout(Duration::from_secs(5), stream.read(&mut [0])).await.unwrap();
-        assert!(matches!(closed, Ok(0) | Err(_)), "{closed:?}");
-    }
+    let both = tokio::time::timeout(Duration::from_secs(60), async { tokio::join!(others, calls) });
+    both.await.expect("the other connections are closed");
+    assert!(passed_ms.load(SeqCst) >= 400, "too early");
+    assert_eq!(wire.put("/api/n/none", "").await.status, 201);
     let mut reply = [0; 12];
     polls.read_exact(&mut reply).await.unwrap();
-    assert_eq!(&reply, b"HTTP/1.1 404");
+    assert_eq!(&reply, b"HTTP/1.1 200");
     queues.close(Duration::from_secs(5)).await;
 }
 

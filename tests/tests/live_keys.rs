@@ -18,6 +18,8 @@ const SENDER: &str = "process";
 const USER: i64 = 42;
 /// Processes look at key files every five seconds.
 const LOOKS: Duration = Duration::from_secs(6);
+/// How long whoever mints waits with a new primary key: longer than a look takes.
+const MINT_AFTER: Duration = Duration::from_secs(12);
 const PATIENCE: Duration = Duration::from_secs(90);
 
 const RULES: &str = r#"version = 1
@@ -181,10 +183,11 @@ fn keys_are_rotated_promoted_and_destroyed_under_load() {
     let options = dir.path().join("windfall.toml");
     let text = format!(
         "keys = {:?}\naccess = {:?}\nrules = {{ file = {rules:?} }}\n[rewards]\nunbudgeted = \"allow\"\n[signing]\nkeys = {:?}\n\
-         sender = {SENDER:?}\nunsigned = \"refuse\"\n",
+         sender = {SENDER:?}\nunsigned = \"refuse\"\n[sdk]\nmint_after_ms = {}\n",
         desk.mount.file("keys.toml"),
         desk.mount.file("access.toml"),
-        desk.mount.file("signing.toml")
+        desk.mount.file("signing.toml"),
+        MINT_AFTER.as_millis()
     );
     fs::write(&options, text).unwrap();
     let words = ["serve", "--log", "info", "--listen", "127.0.0.1:0", "--config"].map(OsStr::new);
@@ -241,8 +244,10 @@ fn rotate(
     desk.change_ring(|ring| ring.promote(KeyId(2)).unwrap());
     std::thread::sleep(LOOKS);
     assert_eq!(metric(client, "windfall_minting_key", ""), Some(1.0), "it verifies, and does not mint yet");
+    let promoted = Instant::now();
     desk.change_ring(|ring| ring.promote(KeyId(2)).unwrap());
     wait_for("the new key mints", service, || metric(client, "windfall_minting_key", "") == Some(2.0));
+    assert!(promoted.elapsed() >= MINT_AFTER, "others had no time to learn it");
 
     // The ring of senders.
     assert_eq!(desk.change_signing(|ring| ring.add(SENDER, true, 2).unwrap()), 2);

@@ -124,6 +124,12 @@ impl KeyRing {
         Minter::new(primary.info.id, live, tenant).ok_or(NoPrimary::VerifierCopy(primary.info.id))
     }
 
+    /// A minter for one tenant with this key, primary or not; `None` where the ring has no such key, or not what it would
+    /// mint with. For a sender that goes on with a key until whoever judges tokens has the primary one.
+    pub fn minter_with(&self, id: KeyId, tenant: &str) -> Option<Minter> {
+        Minter::new(id, self.key(id)?.live.as_ref()?, tenant)
+    }
+
     pub(crate) fn key(&self, id: KeyId) -> Option<&RingKey> {
         self.0.iter().find(|key| key.info.id == id)
     }

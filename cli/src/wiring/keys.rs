@@ -10,7 +10,8 @@ use windfall_token::{KeyRing, KeyRingFile};
 /// The pause between two looks at the file.
 const EVERY: Duration = Duration::from_secs(5);
 
-/// Follows the file that a ring was just read from. `take` takes over a changed ring.
+/// Follows the file that a ring was just read from. `take` takes over a changed ring, and is called from a thread that may
+/// block; what it refuses it is offered again at each look.
 pub fn follow(
     tasks: &Tasks,
     path: &Path,
@@ -22,22 +23,20 @@ pub fn follow(
         let take = Arc::clone(&take);
         async move {
             loop {
-                let looked = tokio::task::spawn_blocking(move || (seen.look(), seen)).await;
-                let (changed, back) = match looked {
+                let taker = Arc::clone(&take);
+                let looked = tokio::task::spawn_blocking(move || (seen.look(|ring| taker(ring)), seen)).await;
+                let (told, back) = match looked {
                     Ok(looked) => looked,
                     Err(died) if died.is_panic() => std::panic::resume_unwind(died.into_panic()),
                     // The runtime ends.
                     Err(_) => return,
                 };
                 seen = back;
-                match changed {
+                match told {
                     None => {}
-                    Some(Ok(ring)) => match take(ring) {
-                        Ok(()) => tracing::info!("the key ring is taken over"),
-                        Err(error) => tracing::warn!(error, "the keys so far stay"),
-                    },
+                    Some(Ok(())) => tracing::info!("the key ring is taken over"),
                     Some(Err(error)) => {
-                        tracing::warn!(error, "the key ring cannot be read; the keys so far stay");
+                        tracing::warn!(error, "the key ring cannot be taken over; the keys so far stay");
                     }
                 }
                 tokio::time::sleep(EVERY).await;

@@ -15,7 +15,6 @@ const VALID_DEFAULT_S: u32 = 604_800;
 const VALID_MIN_S: u32 = 60;
 const VALID_MAX_S: u32 = 2_592_000;
 const TEXT_MAX_BYTES: usize = 1_000;
-const ACTOR_MAX_BYTES: usize = 64;
 /// The longest name of an activity, a scene or a bonus type that is looked for.
 const NAME_MAX_BYTES: usize = 128;
 
@@ -67,7 +66,7 @@ fn who(operator: &Operator) -> String {
 
 /// The operator of a call. The name comes from the edge, so nobody acts in another's name.
 fn operator(caller: &Caller, actor: String) -> Result<Operator, Status> {
-    check_text(&actor, ACTOR_MAX_BYTES).map_err(|why| Status::invalid_argument(format!("actor {why}")))?;
+    Caller::check_actor(&actor)?;
     Ok(Operator { name: caller.name.to_string(), actor })
 }
 

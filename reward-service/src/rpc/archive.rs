@@ -7,7 +7,7 @@ use prost::Message;
 use tonic::{Request, Response, Status};
 use windfall_contract::accounts::{Status as StoredStatus, StoredOrder, Withdrawal};
 use windfall_contract::rewards::Rejection;
-use windfall_edge::{Call, Caller};
+use windfall_edge::Call;
 use windfall_ledger::{ArchiveFilter, Archived, Awaits, HeldFor, Replay, ReservedOrder, StoredWithdrawal};
 use windfall_proto::event::EventRef;
 use windfall_proto::order::{check_text, check_trade_no};
@@ -18,7 +18,6 @@ const PAGE_DEFAULT: u32 = 100;
 const PAGE_MAX: u32 = 1_000;
 /// The number of entries that are read at once, with their payloads.
 const READ_MAX: u32 = 100;
-const ACTOR_MAX_BYTES: usize = 64;
 /// The bytes of a key, which is an order number and its activity, or an id and its user.
 const AFTER_MAX_BYTES: usize = 256;
 /// Above every activity and every user.
@@ -97,12 +96,6 @@ pub(super) fn after_of(after: &str) -> Result<String, Status> {
 /// What the next page begins behind. A key that is a number alone gets a space: it stands for itself.
 pub(super) fn next_after(key: &str) -> String {
     if key.contains(' ') { key.to_owned() } else { format!("{key} ") }
-}
-
-/// The actor of a call. The key's name comes from the edge, so no caller acts in another's name.
-pub(super) fn actor_of(caller: &Caller, actor: &str) -> Result<String, Status> {
-    check_text(actor, ACTOR_MAX_BYTES).map_err(|why| Status::invalid_argument(format!("actor {why}")))?;
-    Ok(if actor.is_empty() { caller.name.to_string() } else { format!("{}: {actor}", caller.name) })
 }
 
 fn reserved(one: ReservedOrder) -> v1::ReservedOrder {
@@ -199,7 +192,7 @@ impl archive_server::Archive for ArchiveService {
     ) -> Result<Response<v1::ReplayArchivedReply>, Status> {
         let caller = Call::of(&request)?.caller.clone();
         let v1::ReplayArchivedRequest { id, actor, despite_signature: reason } = request.into_inner();
-        let actor = actor_of(&caller, &actor)?;
+        let actor = caller.acts_as(&actor)?;
         check_text(&reason, REASON_MAX_BYTES)
             .map_err(|why| Status::invalid_argument(format!("despite_signature {why}")))?;
         self.entry(id, &caller.tenant).await?;
@@ -257,7 +250,7 @@ impl archive_server::Archive for ArchiveService {
         let caller = Call::of(&request)?.caller.clone();
         let v1::ReleaseReservedRequest { trade_no, actor, activity } = request.into_inner();
         check_trade_no(&trade_no).map_err(|why| Status::invalid_argument(format!("trade_no {why}")))?;
-        let actor = actor_of(&caller, &actor)?;
+        let actor = caller.acts_as(&actor)?;
         let activity = Some(activity.as_str()).filter(|activity| !activity.is_empty());
         let released = self.rewards.release(activity, &trade_no, &actor).await;
         released.map_err(|error| status::of_release(&error))?;
@@ -322,7 +315,7 @@ impl archive_server::Archive for ArchiveService {
     ) -> Result<Response<v1::AcceptLedgerReply>, Status> {
         let caller = Call::of(&request)?.caller.clone();
         let v1::AcceptLedgerRequest { generation, reason, actor, lineage, beat } = request.into_inner();
-        let actor = actor_of(&caller, &actor)?;
+        let actor = caller.acts_as(&actor)?;
         let shown = (generation, lineage.as_str(), beat);
         ledger_mark::accept(&self.rewards, shown, &reason, &actor).await.map(Response::new)
     }

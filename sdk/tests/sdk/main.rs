@@ -4,6 +4,7 @@
 mod building;
 mod calls;
 mod delayed;
+mod keys;
 mod orders;
 mod packing;
 mod panics;

@@ -111,6 +111,7 @@ fn options_out_of_range_are_named() {
             SdkOptions { award_time_ahead_max_ms: 86_400_001, ..SdkOptions::default() },
             "award_time_ahead_max_ms",
         ),
+        (SdkOptions { mint_after_ms: 86_400_001, ..SdkOptions::default() }, "mint_after_ms"),
         (SdkOptions { tokens_waiting_max: 0, ..SdkOptions::default() }, "tokens_waiting_max"),
         (SdkOptions { tokens_batch: 0, ..SdkOptions::default() }, "tokens_batch"),
         (SdkOptions { tokens_timeout_ms: 0, ..SdkOptions::default() }, "tokens_timeout_ms"),

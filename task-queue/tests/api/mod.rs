@@ -33,13 +33,23 @@ pub async fn serve_with<S: JobStore + QueueTokens + 'static>(
     far: Option<FarJobs>,
     options: ApiOptions,
 ) -> Served {
+    serve_by(Clock::system(), pools, far, options).await
+}
+
+/// The same by a clock of the test's own, which says how long connections wait for a request.
+pub async fn serve_by<S: JobStore + QueueTokens + 'static>(
+    clock: Clock,
+    pools: &[(&str, Arc<S>)],
+    far: Option<FarJobs>,
+    options: ApiOptions,
+) -> Served {
     let parts = pools.iter().map(|(name, store)| {
         let (store, tokens) = (Arc::clone(store) as _, Arc::clone(store) as _);
         ((*name).to_owned(), PoolParts { store, tokens, far: far.clone() })
     });
     let any_port = "127.0.0.1:0".parse().unwrap();
     let options = ApiOptions { listen: any_port, admin_listen: any_port, ..options };
-    let queues = start(options, parts.collect::<BTreeMap<_, _>>(), Clock::system()).await.unwrap();
+    let queues = start(options, parts.collect::<BTreeMap<_, _>>(), clock).await.unwrap();
     let (wire, admin) = (Wire::new(queues.api_address(), TOKEN), Wire::new(queues.admin_address(), ""));
     for (name, _) in pools {
         let path = format!("/token/n?description=tests&token={TOKEN}&pool={name}");
