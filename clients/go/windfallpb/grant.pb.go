@@ -144,6 +144,60 @@ func (OrderStatus) EnumDescriptor() ([]byte, []int) {
 	return file_windfall_v1_grant_proto_rawDescGZIP(), []int{1}
 }
 
+type WithdrawalStatus int32
+
+const (
+	WithdrawalStatus_WITHDRAWAL_STATUS_UNSPECIFIED WithdrawalStatus = 0
+	// Its payer has not said whether it paid.
+	WithdrawalStatus_WITHDRAWAL_STATUS_HELD WithdrawalStatus = 1
+	WithdrawalStatus_WITHDRAWAL_STATUS_PAID WithdrawalStatus = 2
+	// Its payer refused it for good, and the money is back on the balance.
+	WithdrawalStatus_WITHDRAWAL_STATUS_REFUSED WithdrawalStatus = 3
+)
+
+// Enum value maps for WithdrawalStatus.
+var (
+	WithdrawalStatus_name = map[int32]string{
+		0: "WITHDRAWAL_STATUS_UNSPECIFIED",
+		1: "WITHDRAWAL_STATUS_HELD",
+		2: "WITHDRAWAL_STATUS_PAID",
+		3: "WITHDRAWAL_STATUS_REFUSED",
+	}
+	WithdrawalStatus_value = map[string]int32{
+		"WITHDRAWAL_STATUS_UNSPECIFIED": 0,
+		"WITHDRAWAL_STATUS_HELD":        1,
+		"WITHDRAWAL_STATUS_PAID":        2,
+		"WITHDRAWAL_STATUS_REFUSED":     3,
+	}
+)
+
+func (x WithdrawalStatus) Enum() *WithdrawalStatus {
+	p := new(WithdrawalStatus)
+	*p = x
+	return p
+}
+
+func (x WithdrawalStatus) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (WithdrawalStatus) Descriptor() protoreflect.EnumDescriptor {
+	return file_windfall_v1_grant_proto_enumTypes[2].Descriptor()
+}
+
+func (WithdrawalStatus) Type() protoreflect.EnumType {
+	return &file_windfall_v1_grant_proto_enumTypes[2]
+}
+
+func (x WithdrawalStatus) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use WithdrawalStatus.Descriptor instead.
+func (WithdrawalStatus) EnumDescriptor() ([]byte, []int) {
+	return file_windfall_v1_grant_proto_rawDescGZIP(), []int{2}
+}
+
 type GrantRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Event         *BonusEvent            `protobuf:"bytes,1,opt,name=event,proto3" json:"event,omitempty"`
@@ -2239,11 +2293,545 @@ func (x *AcceptLedgerReply) GetAcceptedMs() int64 {
 	return 0
 }
 
+type GetStatementRequest struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	UserId int64                  `protobuf:"varint,1,opt,name=user_id,json=userId,proto3" json:"user_id,omitempty"`
+	// 1 to 1,000; 0 stands for 100.
+	PageSize uint32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// next_after of the page before. At most one of this and the next two; none of them: from the newest line on.
+	After string `protobuf:"bytes,3,opt,name=after,proto3" json:"after,omitempty"`
+	// Only lines with a smaller number; 0: any.
+	Before int64 `protobuf:"varint,4,opt,name=before,proto3" json:"before,omitempty"`
+	// The statement and the balances as they were at this time, in Unix milliseconds; 0: as they are.
+	AtMs          int64 `protobuf:"varint,5,opt,name=at_ms,json=atMs,proto3" json:"at_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetStatementRequest) Reset() {
+	*x = GetStatementRequest{}
+	mi := &file_windfall_v1_grant_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetStatementRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetStatementRequest) ProtoMessage() {}
+
+func (x *GetStatementRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windfall_v1_grant_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetStatementRequest.ProtoReflect.Descriptor instead.
+func (*GetStatementRequest) Descriptor() ([]byte, []int) {
+	return file_windfall_v1_grant_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *GetStatementRequest) GetUserId() int64 {
+	if x != nil {
+		return x.UserId
+	}
+	return 0
+}
+
+func (x *GetStatementRequest) GetPageSize() uint32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *GetStatementRequest) GetAfter() string {
+	if x != nil {
+		return x.After
+	}
+	return ""
+}
+
+func (x *GetStatementRequest) GetBefore() int64 {
+	if x != nil {
+		return x.Before
+	}
+	return 0
+}
+
+func (x *GetStatementRequest) GetAtMs() int64 {
+	if x != nil {
+		return x.AtMs
+	}
+	return 0
+}
+
+type StatementLine struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The number of the transfer.
+	Transfer int64    `protobuf:"varint,1,opt,name=transfer,proto3" json:"transfer,omitempty"`
+	Kind     FlowKind `protobuf:"varint,2,opt,name=kind,proto3,enum=windfall.v1.FlowKind" json:"kind,omitempty"`
+	// The order number, the withdrawal's id, or `act` and the number of an act of two operators.
+	Reference string `protobuf:"bytes,3,opt,name=reference,proto3" json:"reference,omitempty"`
+	BonusType string `protobuf:"bytes,4,opt,name=bonus_type,json=bonusType,proto3" json:"bonus_type,omitempty"`
+	// Always positive.
+	Amount int64 `protobuf:"varint,5,opt,name=amount,proto3" json:"amount,omitempty"`
+	// Credits: the campaign.
+	Activity string `protobuf:"bytes,6,opt,name=activity,proto3" json:"activity,omitempty"`
+	TimeMs   int64  `protobuf:"varint,7,opt,name=time_ms,json=timeMs,proto3" json:"time_ms,omitempty"`
+	// The balance of this bonus type after the line.
+	Balance       int64 `protobuf:"varint,8,opt,name=balance,proto3" json:"balance,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StatementLine) Reset() {
+	*x = StatementLine{}
+	mi := &file_windfall_v1_grant_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StatementLine) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StatementLine) ProtoMessage() {}
+
+func (x *StatementLine) ProtoReflect() protoreflect.Message {
+	mi := &file_windfall_v1_grant_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StatementLine.ProtoReflect.Descriptor instead.
+func (*StatementLine) Descriptor() ([]byte, []int) {
+	return file_windfall_v1_grant_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *StatementLine) GetTransfer() int64 {
+	if x != nil {
+		return x.Transfer
+	}
+	return 0
+}
+
+func (x *StatementLine) GetKind() FlowKind {
+	if x != nil {
+		return x.Kind
+	}
+	return FlowKind_FLOW_KIND_UNSPECIFIED
+}
+
+func (x *StatementLine) GetReference() string {
+	if x != nil {
+		return x.Reference
+	}
+	return ""
+}
+
+func (x *StatementLine) GetBonusType() string {
+	if x != nil {
+		return x.BonusType
+	}
+	return ""
+}
+
+func (x *StatementLine) GetAmount() int64 {
+	if x != nil {
+		return x.Amount
+	}
+	return 0
+}
+
+func (x *StatementLine) GetActivity() string {
+	if x != nil {
+		return x.Activity
+	}
+	return ""
+}
+
+func (x *StatementLine) GetTimeMs() int64 {
+	if x != nil {
+		return x.TimeMs
+	}
+	return 0
+}
+
+func (x *StatementLine) GetBalance() int64 {
+	if x != nil {
+		return x.Balance
+	}
+	return 0
+}
+
+type StatementBalance struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	BonusType     string                 `protobuf:"bytes,1,opt,name=bonus_type,json=bonusType,proto3" json:"bonus_type,omitempty"`
+	Balance       int64                  `protobuf:"varint,2,opt,name=balance,proto3" json:"balance,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StatementBalance) Reset() {
+	*x = StatementBalance{}
+	mi := &file_windfall_v1_grant_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StatementBalance) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StatementBalance) ProtoMessage() {}
+
+func (x *StatementBalance) ProtoReflect() protoreflect.Message {
+	mi := &file_windfall_v1_grant_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StatementBalance.ProtoReflect.Descriptor instead.
+func (*StatementBalance) Descriptor() ([]byte, []int) {
+	return file_windfall_v1_grant_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *StatementBalance) GetBonusType() string {
+	if x != nil {
+		return x.BonusType
+	}
+	return ""
+}
+
+func (x *StatementBalance) GetBalance() int64 {
+	if x != nil {
+		return x.Balance
+	}
+	return 0
+}
+
+type GetStatementReply struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The balances where the page begins, with its lines counted in: by bonus type, those that have a line from there on.
+	Balances []*StatementBalance `protobuf:"bytes,1,rep,name=balances,proto3" json:"balances,omitempty"`
+	Lines    []*StatementLine    `protobuf:"bytes,2,rep,name=lines,proto3" json:"lines,omitempty"`
+	// `after` of the next page; empty: that was the last. It stays good, and leads to the same lines, whatever comes later.
+	NextAfter     string `protobuf:"bytes,3,opt,name=next_after,json=nextAfter,proto3" json:"next_after,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetStatementReply) Reset() {
+	*x = GetStatementReply{}
+	mi := &file_windfall_v1_grant_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetStatementReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetStatementReply) ProtoMessage() {}
+
+func (x *GetStatementReply) ProtoReflect() protoreflect.Message {
+	mi := &file_windfall_v1_grant_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetStatementReply.ProtoReflect.Descriptor instead.
+func (*GetStatementReply) Descriptor() ([]byte, []int) {
+	return file_windfall_v1_grant_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *GetStatementReply) GetBalances() []*StatementBalance {
+	if x != nil {
+		return x.Balances
+	}
+	return nil
+}
+
+func (x *GetStatementReply) GetLines() []*StatementLine {
+	if x != nil {
+		return x.Lines
+	}
+	return nil
+}
+
+func (x *GetStatementReply) GetNextAfter() string {
+	if x != nil {
+		return x.NextAfter
+	}
+	return ""
+}
+
+type ListWithdrawalsRequest struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	UserId int64                  `protobuf:"varint,1,opt,name=user_id,json=userId,proto3" json:"user_id,omitempty"`
+	// Only those of this status; unspecified: all.
+	Status WithdrawalStatus `protobuf:"varint,2,opt,name=status,proto3,enum=windfall.v1.WithdrawalStatus" json:"status,omitempty"`
+	// next_after of the page before.
+	After string `protobuf:"bytes,3,opt,name=after,proto3" json:"after,omitempty"`
+	// 1 to 1,000; 0 stands for 100.
+	PageSize      uint32 `protobuf:"varint,4,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListWithdrawalsRequest) Reset() {
+	*x = ListWithdrawalsRequest{}
+	mi := &file_windfall_v1_grant_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListWithdrawalsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListWithdrawalsRequest) ProtoMessage() {}
+
+func (x *ListWithdrawalsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windfall_v1_grant_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListWithdrawalsRequest.ProtoReflect.Descriptor instead.
+func (*ListWithdrawalsRequest) Descriptor() ([]byte, []int) {
+	return file_windfall_v1_grant_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *ListWithdrawalsRequest) GetUserId() int64 {
+	if x != nil {
+		return x.UserId
+	}
+	return 0
+}
+
+func (x *ListWithdrawalsRequest) GetStatus() WithdrawalStatus {
+	if x != nil {
+		return x.Status
+	}
+	return WithdrawalStatus_WITHDRAWAL_STATUS_UNSPECIFIED
+}
+
+func (x *ListWithdrawalsRequest) GetAfter() string {
+	if x != nil {
+		return x.After
+	}
+	return ""
+}
+
+func (x *ListWithdrawalsRequest) GetPageSize() uint32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+type LedgerWithdrawal struct {
+	state        protoimpl.MessageState `protogen:"open.v1"`
+	WithdrawalId string                 `protobuf:"bytes,1,opt,name=withdrawal_id,json=withdrawalId,proto3" json:"withdrawal_id,omitempty"`
+	UserId       int64                  `protobuf:"varint,2,opt,name=user_id,json=userId,proto3" json:"user_id,omitempty"`
+	BonusType    string                 `protobuf:"bytes,3,opt,name=bonus_type,json=bonusType,proto3" json:"bonus_type,omitempty"`
+	Amount       int64                  `protobuf:"varint,4,opt,name=amount,proto3" json:"amount,omitempty"`
+	Status       WithdrawalStatus       `protobuf:"varint,5,opt,name=status,proto3,enum=windfall.v1.WithdrawalStatus" json:"status,omitempty"`
+	// The connector that is asked to pay it, or was; empty: the ledger pays it.
+	Payer string `protobuf:"bytes,6,opt,name=payer,proto3" json:"payer,omitempty"`
+	// Why it was refused.
+	Reason string `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`
+	HeldMs int64  `protobuf:"varint,8,opt,name=held_ms,json=heldMs,proto3" json:"held_ms,omitempty"`
+	// When it was paid or refused; 0: it is held.
+	DecidedMs     int64 `protobuf:"varint,9,opt,name=decided_ms,json=decidedMs,proto3" json:"decided_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LedgerWithdrawal) Reset() {
+	*x = LedgerWithdrawal{}
+	mi := &file_windfall_v1_grant_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LedgerWithdrawal) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LedgerWithdrawal) ProtoMessage() {}
+
+func (x *LedgerWithdrawal) ProtoReflect() protoreflect.Message {
+	mi := &file_windfall_v1_grant_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LedgerWithdrawal.ProtoReflect.Descriptor instead.
+func (*LedgerWithdrawal) Descriptor() ([]byte, []int) {
+	return file_windfall_v1_grant_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *LedgerWithdrawal) GetWithdrawalId() string {
+	if x != nil {
+		return x.WithdrawalId
+	}
+	return ""
+}
+
+func (x *LedgerWithdrawal) GetUserId() int64 {
+	if x != nil {
+		return x.UserId
+	}
+	return 0
+}
+
+func (x *LedgerWithdrawal) GetBonusType() string {
+	if x != nil {
+		return x.BonusType
+	}
+	return ""
+}
+
+func (x *LedgerWithdrawal) GetAmount() int64 {
+	if x != nil {
+		return x.Amount
+	}
+	return 0
+}
+
+func (x *LedgerWithdrawal) GetStatus() WithdrawalStatus {
+	if x != nil {
+		return x.Status
+	}
+	return WithdrawalStatus_WITHDRAWAL_STATUS_UNSPECIFIED
+}
+
+func (x *LedgerWithdrawal) GetPayer() string {
+	if x != nil {
+		return x.Payer
+	}
+	return ""
+}
+
+func (x *LedgerWithdrawal) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *LedgerWithdrawal) GetHeldMs() int64 {
+	if x != nil {
+		return x.HeldMs
+	}
+	return 0
+}
+
+func (x *LedgerWithdrawal) GetDecidedMs() int64 {
+	if x != nil {
+		return x.DecidedMs
+	}
+	return 0
+}
+
+type ListWithdrawalsReply struct {
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Withdrawals []*LedgerWithdrawal    `protobuf:"bytes,1,rep,name=withdrawals,proto3" json:"withdrawals,omitempty"`
+	// `after` of the next page; empty: that was the last.
+	NextAfter     string `protobuf:"bytes,2,opt,name=next_after,json=nextAfter,proto3" json:"next_after,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListWithdrawalsReply) Reset() {
+	*x = ListWithdrawalsReply{}
+	mi := &file_windfall_v1_grant_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListWithdrawalsReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListWithdrawalsReply) ProtoMessage() {}
+
+func (x *ListWithdrawalsReply) ProtoReflect() protoreflect.Message {
+	mi := &file_windfall_v1_grant_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListWithdrawalsReply.ProtoReflect.Descriptor instead.
+func (*ListWithdrawalsReply) Descriptor() ([]byte, []int) {
+	return file_windfall_v1_grant_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *ListWithdrawalsReply) GetWithdrawals() []*LedgerWithdrawal {
+	if x != nil {
+		return x.Withdrawals
+	}
+	return nil
+}
+
+func (x *ListWithdrawalsReply) GetNextAfter() string {
+	if x != nil {
+		return x.NextAfter
+	}
+	return ""
+}
+
 var File_windfall_v1_grant_proto protoreflect.FileDescriptor
 
 const file_windfall_v1_grant_proto_rawDesc = "" +
 	"\n" +
-	"\x17windfall/v1/grant.proto\x12\vwindfall.v1\x1a\x17windfall/v1/bonus.proto\"=\n" +
+	"\x17windfall/v1/grant.proto\x12\vwindfall.v1\x1a\x17windfall/v1/bonus.proto\x1a\x18windfall/v1/wallet.proto\"=\n" +
 	"\fGrantRequest\x12-\n" +
 	"\x05event\x18\x01 \x01(\v2\x17.windfall.v1.BonusEventR\x05event\"D\n" +
 	"\x11GrantBatchRequest\x12/\n" +
@@ -2401,7 +2989,53 @@ const file_windfall_v1_grant_proto_rawDesc = "" +
 	"\x05actor\x18\x02 \x01(\tR\x05actor\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x1f\n" +
 	"\vaccepted_ms\x18\x04 \x01(\x03R\n" +
-	"acceptedMs*\xda\x01\n" +
+	"acceptedMs\"\x8e\x01\n" +
+	"\x13GetStatementRequest\x12\x17\n" +
+	"\auser_id\x18\x01 \x01(\x03R\x06userId\x12\x1b\n" +
+	"\tpage_size\x18\x02 \x01(\rR\bpageSize\x12\x14\n" +
+	"\x05after\x18\x03 \x01(\tR\x05after\x12\x16\n" +
+	"\x06before\x18\x04 \x01(\x03R\x06before\x12\x13\n" +
+	"\x05at_ms\x18\x05 \x01(\x03R\x04atMs\"\xfa\x01\n" +
+	"\rStatementLine\x12\x1a\n" +
+	"\btransfer\x18\x01 \x01(\x03R\btransfer\x12)\n" +
+	"\x04kind\x18\x02 \x01(\x0e2\x15.windfall.v1.FlowKindR\x04kind\x12\x1c\n" +
+	"\treference\x18\x03 \x01(\tR\treference\x12\x1d\n" +
+	"\n" +
+	"bonus_type\x18\x04 \x01(\tR\tbonusType\x12\x16\n" +
+	"\x06amount\x18\x05 \x01(\x03R\x06amount\x12\x1a\n" +
+	"\bactivity\x18\x06 \x01(\tR\bactivity\x12\x17\n" +
+	"\atime_ms\x18\a \x01(\x03R\x06timeMs\x12\x18\n" +
+	"\abalance\x18\b \x01(\x03R\abalance\"K\n" +
+	"\x10StatementBalance\x12\x1d\n" +
+	"\n" +
+	"bonus_type\x18\x01 \x01(\tR\tbonusType\x12\x18\n" +
+	"\abalance\x18\x02 \x01(\x03R\abalance\"\x9f\x01\n" +
+	"\x11GetStatementReply\x129\n" +
+	"\bbalances\x18\x01 \x03(\v2\x1d.windfall.v1.StatementBalanceR\bbalances\x120\n" +
+	"\x05lines\x18\x02 \x03(\v2\x1a.windfall.v1.StatementLineR\x05lines\x12\x1d\n" +
+	"\n" +
+	"next_after\x18\x03 \x01(\tR\tnextAfter\"\x9b\x01\n" +
+	"\x16ListWithdrawalsRequest\x12\x17\n" +
+	"\auser_id\x18\x01 \x01(\x03R\x06userId\x125\n" +
+	"\x06status\x18\x02 \x01(\x0e2\x1d.windfall.v1.WithdrawalStatusR\x06status\x12\x14\n" +
+	"\x05after\x18\x03 \x01(\tR\x05after\x12\x1b\n" +
+	"\tpage_size\x18\x04 \x01(\rR\bpageSize\"\xa4\x02\n" +
+	"\x10LedgerWithdrawal\x12#\n" +
+	"\rwithdrawal_id\x18\x01 \x01(\tR\fwithdrawalId\x12\x17\n" +
+	"\auser_id\x18\x02 \x01(\x03R\x06userId\x12\x1d\n" +
+	"\n" +
+	"bonus_type\x18\x03 \x01(\tR\tbonusType\x12\x16\n" +
+	"\x06amount\x18\x04 \x01(\x03R\x06amount\x125\n" +
+	"\x06status\x18\x05 \x01(\x0e2\x1d.windfall.v1.WithdrawalStatusR\x06status\x12\x14\n" +
+	"\x05payer\x18\x06 \x01(\tR\x05payer\x12\x16\n" +
+	"\x06reason\x18\a \x01(\tR\x06reason\x12\x17\n" +
+	"\aheld_ms\x18\b \x01(\x03R\x06heldMs\x12\x1d\n" +
+	"\n" +
+	"decided_ms\x18\t \x01(\x03R\tdecidedMs\"v\n" +
+	"\x14ListWithdrawalsReply\x12?\n" +
+	"\vwithdrawals\x18\x01 \x03(\v2\x1d.windfall.v1.LedgerWithdrawalR\vwithdrawals\x12\x1d\n" +
+	"\n" +
+	"next_after\x18\x02 \x01(\tR\tnextAfter*\xda\x01\n" +
 	"\fGrantOutcome\x12\x1d\n" +
 	"\x19GRANT_OUTCOME_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16GRANT_OUTCOME_CREDITED\x10\x01\x12\"\n" +
@@ -2414,13 +3048,18 @@ const file_windfall_v1_grant_proto_rawDesc = "" +
 	"\x18ORDER_STATUS_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15ORDER_STATUS_RESERVED\x10\x01\x12\x19\n" +
 	"\x15ORDER_STATUS_CREDITED\x10\x02\x12\x19\n" +
-	"\x15ORDER_STATUS_REJECTED\x10\x032\xde\x01\n" +
+	"\x15ORDER_STATUS_REJECTED\x10\x03*\x8c\x01\n" +
+	"\x10WithdrawalStatus\x12!\n" +
+	"\x1dWITHDRAWAL_STATUS_UNSPECIFIED\x10\x00\x12\x1a\n" +
+	"\x16WITHDRAWAL_STATUS_HELD\x10\x01\x12\x1a\n" +
+	"\x16WITHDRAWAL_STATUS_PAID\x10\x02\x12\x1d\n" +
+	"\x19WITHDRAWAL_STATUS_REFUSED\x10\x032\xde\x01\n" +
 	"\aRewards\x12;\n" +
 	"\x05Grant\x12\x19.windfall.v1.GrantRequest\x1a\x17.windfall.v1.GrantReply\x12J\n" +
 	"\n" +
 	"GrantBatch\x12\x1e.windfall.v1.GrantBatchRequest\x1a\x1c.windfall.v1.GrantBatchReply\x12J\n" +
 	"\n" +
-	"GrantAsync\x12\x1e.windfall.v1.GrantAsyncRequest\x1a\x1c.windfall.v1.GrantAsyncReply2\xae\x06\n" +
+	"GrantAsync\x12\x1e.windfall.v1.GrantAsyncRequest\x1a\x1c.windfall.v1.GrantAsyncReply2\xdb\a\n" +
 	"\aArchive\x12M\n" +
 	"\vListArchive\x12\x1f.windfall.v1.ListArchiveRequest\x1a\x1d.windfall.v1.ListArchiveReply\x12M\n" +
 	"\vGetArchived\x12\x1f.windfall.v1.GetArchivedRequest\x1a\x1d.windfall.v1.GetArchivedReply\x12V\n" +
@@ -2431,7 +3070,9 @@ const file_windfall_v1_grant_proto_rawDesc = "" +
 	"\bGetOrder\x12\x1c.windfall.v1.GetOrderRequest\x1a\x1a.windfall.v1.GetOrderReply\x12D\n" +
 	"\bListHeld\x12\x1c.windfall.v1.ListHeldRequest\x1a\x1a.windfall.v1.ListHeldReply\x12S\n" +
 	"\rGetLedgerMark\x12!.windfall.v1.GetLedgerMarkRequest\x1a\x1f.windfall.v1.GetLedgerMarkReply\x12P\n" +
-	"\fAcceptLedger\x12 .windfall.v1.AcceptLedgerRequest\x1a\x1e.windfall.v1.AcceptLedgerReplyB\\\n" +
+	"\fAcceptLedger\x12 .windfall.v1.AcceptLedgerRequest\x1a\x1e.windfall.v1.AcceptLedgerReply\x12P\n" +
+	"\fGetStatement\x12 .windfall.v1.GetStatementRequest\x1a\x1e.windfall.v1.GetStatementReply\x12Y\n" +
+	"\x0fListWithdrawals\x12#.windfall.v1.ListWithdrawalsRequest\x1a!.windfall.v1.ListWithdrawalsReplyB\\\n" +
 	"\x1cio.github.windfallrewards.v1P\x01Z:github.com/windfall-rewards/windfall/clients/go/windfallpbb\x06proto3"
 
 var (
@@ -2446,100 +3087,119 @@ func file_windfall_v1_grant_proto_rawDescGZIP() []byte {
 	return file_windfall_v1_grant_proto_rawDescData
 }
 
-var file_windfall_v1_grant_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_windfall_v1_grant_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
+var file_windfall_v1_grant_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_windfall_v1_grant_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
 var file_windfall_v1_grant_proto_goTypes = []any{
 	(GrantOutcome)(0),              // 0: windfall.v1.GrantOutcome
 	(OrderStatus)(0),               // 1: windfall.v1.OrderStatus
-	(*GrantRequest)(nil),           // 2: windfall.v1.GrantRequest
-	(*GrantBatchRequest)(nil),      // 3: windfall.v1.GrantBatchRequest
-	(*GrantReply)(nil),             // 4: windfall.v1.GrantReply
-	(*GrantBatchReply)(nil),        // 5: windfall.v1.GrantBatchReply
-	(*GrantAsyncRequest)(nil),      // 6: windfall.v1.GrantAsyncRequest
-	(*GrantAsyncReply)(nil),        // 7: windfall.v1.GrantAsyncReply
-	(*ListArchiveRequest)(nil),     // 8: windfall.v1.ListArchiveRequest
-	(*ArchiveEntry)(nil),           // 9: windfall.v1.ArchiveEntry
-	(*ArchiveReplay)(nil),          // 10: windfall.v1.ArchiveReplay
-	(*ListArchiveReply)(nil),       // 11: windfall.v1.ListArchiveReply
-	(*GetArchivedRequest)(nil),     // 12: windfall.v1.GetArchivedRequest
-	(*GetArchivedReply)(nil),       // 13: windfall.v1.GetArchivedReply
-	(*ReplayArchivedRequest)(nil),  // 14: windfall.v1.ReplayArchivedRequest
-	(*ReplayArchivedReply)(nil),    // 15: windfall.v1.ReplayArchivedReply
-	(*ListBudgetsRequest)(nil),     // 16: windfall.v1.ListBudgetsRequest
-	(*BudgetLine)(nil),             // 17: windfall.v1.BudgetLine
-	(*ListBudgetsReply)(nil),       // 18: windfall.v1.ListBudgetsReply
-	(*ListReservedRequest)(nil),    // 19: windfall.v1.ListReservedRequest
-	(*ReservedOrder)(nil),          // 20: windfall.v1.ReservedOrder
-	(*ListReservedReply)(nil),      // 21: windfall.v1.ListReservedReply
-	(*ReleaseReservedRequest)(nil), // 22: windfall.v1.ReleaseReservedRequest
-	(*ReleaseReservedReply)(nil),   // 23: windfall.v1.ReleaseReservedReply
-	(*GetOrderRequest)(nil),        // 24: windfall.v1.GetOrderRequest
-	(*LedgerOrder)(nil),            // 25: windfall.v1.LedgerOrder
-	(*GetOrderReply)(nil),          // 26: windfall.v1.GetOrderReply
-	(*ListHeldRequest)(nil),        // 27: windfall.v1.ListHeldRequest
-	(*HeldWithdrawal)(nil),         // 28: windfall.v1.HeldWithdrawal
-	(*ListHeldReply)(nil),          // 29: windfall.v1.ListHeldReply
-	(*GetLedgerMarkRequest)(nil),   // 30: windfall.v1.GetLedgerMarkRequest
-	(*LedgerMark)(nil),             // 31: windfall.v1.LedgerMark
-	(*GetLedgerMarkReply)(nil),     // 32: windfall.v1.GetLedgerMarkReply
-	(*AcceptLedgerRequest)(nil),    // 33: windfall.v1.AcceptLedgerRequest
-	(*AcceptLedgerReply)(nil),      // 34: windfall.v1.AcceptLedgerReply
-	(*BonusEvent)(nil),             // 35: windfall.v1.BonusEvent
+	(WithdrawalStatus)(0),          // 2: windfall.v1.WithdrawalStatus
+	(*GrantRequest)(nil),           // 3: windfall.v1.GrantRequest
+	(*GrantBatchRequest)(nil),      // 4: windfall.v1.GrantBatchRequest
+	(*GrantReply)(nil),             // 5: windfall.v1.GrantReply
+	(*GrantBatchReply)(nil),        // 6: windfall.v1.GrantBatchReply
+	(*GrantAsyncRequest)(nil),      // 7: windfall.v1.GrantAsyncRequest
+	(*GrantAsyncReply)(nil),        // 8: windfall.v1.GrantAsyncReply
+	(*ListArchiveRequest)(nil),     // 9: windfall.v1.ListArchiveRequest
+	(*ArchiveEntry)(nil),           // 10: windfall.v1.ArchiveEntry
+	(*ArchiveReplay)(nil),          // 11: windfall.v1.ArchiveReplay
+	(*ListArchiveReply)(nil),       // 12: windfall.v1.ListArchiveReply
+	(*GetArchivedRequest)(nil),     // 13: windfall.v1.GetArchivedRequest
+	(*GetArchivedReply)(nil),       // 14: windfall.v1.GetArchivedReply
+	(*ReplayArchivedRequest)(nil),  // 15: windfall.v1.ReplayArchivedRequest
+	(*ReplayArchivedReply)(nil),    // 16: windfall.v1.ReplayArchivedReply
+	(*ListBudgetsRequest)(nil),     // 17: windfall.v1.ListBudgetsRequest
+	(*BudgetLine)(nil),             // 18: windfall.v1.BudgetLine
+	(*ListBudgetsReply)(nil),       // 19: windfall.v1.ListBudgetsReply
+	(*ListReservedRequest)(nil),    // 20: windfall.v1.ListReservedRequest
+	(*ReservedOrder)(nil),          // 21: windfall.v1.ReservedOrder
+	(*ListReservedReply)(nil),      // 22: windfall.v1.ListReservedReply
+	(*ReleaseReservedRequest)(nil), // 23: windfall.v1.ReleaseReservedRequest
+	(*ReleaseReservedReply)(nil),   // 24: windfall.v1.ReleaseReservedReply
+	(*GetOrderRequest)(nil),        // 25: windfall.v1.GetOrderRequest
+	(*LedgerOrder)(nil),            // 26: windfall.v1.LedgerOrder
+	(*GetOrderReply)(nil),          // 27: windfall.v1.GetOrderReply
+	(*ListHeldRequest)(nil),        // 28: windfall.v1.ListHeldRequest
+	(*HeldWithdrawal)(nil),         // 29: windfall.v1.HeldWithdrawal
+	(*ListHeldReply)(nil),          // 30: windfall.v1.ListHeldReply
+	(*GetLedgerMarkRequest)(nil),   // 31: windfall.v1.GetLedgerMarkRequest
+	(*LedgerMark)(nil),             // 32: windfall.v1.LedgerMark
+	(*GetLedgerMarkReply)(nil),     // 33: windfall.v1.GetLedgerMarkReply
+	(*AcceptLedgerRequest)(nil),    // 34: windfall.v1.AcceptLedgerRequest
+	(*AcceptLedgerReply)(nil),      // 35: windfall.v1.AcceptLedgerReply
+	(*GetStatementRequest)(nil),    // 36: windfall.v1.GetStatementRequest
+	(*StatementLine)(nil),          // 37: windfall.v1.StatementLine
+	(*StatementBalance)(nil),       // 38: windfall.v1.StatementBalance
+	(*GetStatementReply)(nil),      // 39: windfall.v1.GetStatementReply
+	(*ListWithdrawalsRequest)(nil), // 40: windfall.v1.ListWithdrawalsRequest
+	(*LedgerWithdrawal)(nil),       // 41: windfall.v1.LedgerWithdrawal
+	(*ListWithdrawalsReply)(nil),   // 42: windfall.v1.ListWithdrawalsReply
+	(*BonusEvent)(nil),             // 43: windfall.v1.BonusEvent
+	(FlowKind)(0),                  // 44: windfall.v1.FlowKind
 }
 var file_windfall_v1_grant_proto_depIdxs = []int32{
-	35, // 0: windfall.v1.GrantRequest.event:type_name -> windfall.v1.BonusEvent
-	35, // 1: windfall.v1.GrantBatchRequest.events:type_name -> windfall.v1.BonusEvent
+	43, // 0: windfall.v1.GrantRequest.event:type_name -> windfall.v1.BonusEvent
+	43, // 1: windfall.v1.GrantBatchRequest.events:type_name -> windfall.v1.BonusEvent
 	0,  // 2: windfall.v1.GrantReply.outcome:type_name -> windfall.v1.GrantOutcome
-	4,  // 3: windfall.v1.GrantBatchReply.replies:type_name -> windfall.v1.GrantReply
-	35, // 4: windfall.v1.GrantAsyncRequest.events:type_name -> windfall.v1.BonusEvent
-	4,  // 5: windfall.v1.GrantAsyncReply.replies:type_name -> windfall.v1.GrantReply
-	35, // 6: windfall.v1.ArchiveEntry.event:type_name -> windfall.v1.BonusEvent
-	10, // 7: windfall.v1.ArchiveEntry.replay:type_name -> windfall.v1.ArchiveReplay
-	9,  // 8: windfall.v1.ListArchiveReply.entries:type_name -> windfall.v1.ArchiveEntry
-	9,  // 9: windfall.v1.GetArchivedReply.entry:type_name -> windfall.v1.ArchiveEntry
-	10, // 10: windfall.v1.GetArchivedReply.replays:type_name -> windfall.v1.ArchiveReplay
-	4,  // 11: windfall.v1.ReplayArchivedReply.reply:type_name -> windfall.v1.GrantReply
-	17, // 12: windfall.v1.ListBudgetsReply.budgets:type_name -> windfall.v1.BudgetLine
-	20, // 13: windfall.v1.ListReservedReply.orders:type_name -> windfall.v1.ReservedOrder
+	5,  // 3: windfall.v1.GrantBatchReply.replies:type_name -> windfall.v1.GrantReply
+	43, // 4: windfall.v1.GrantAsyncRequest.events:type_name -> windfall.v1.BonusEvent
+	5,  // 5: windfall.v1.GrantAsyncReply.replies:type_name -> windfall.v1.GrantReply
+	43, // 6: windfall.v1.ArchiveEntry.event:type_name -> windfall.v1.BonusEvent
+	11, // 7: windfall.v1.ArchiveEntry.replay:type_name -> windfall.v1.ArchiveReplay
+	10, // 8: windfall.v1.ListArchiveReply.entries:type_name -> windfall.v1.ArchiveEntry
+	10, // 9: windfall.v1.GetArchivedReply.entry:type_name -> windfall.v1.ArchiveEntry
+	11, // 10: windfall.v1.GetArchivedReply.replays:type_name -> windfall.v1.ArchiveReplay
+	5,  // 11: windfall.v1.ReplayArchivedReply.reply:type_name -> windfall.v1.GrantReply
+	18, // 12: windfall.v1.ListBudgetsReply.budgets:type_name -> windfall.v1.BudgetLine
+	21, // 13: windfall.v1.ListReservedReply.orders:type_name -> windfall.v1.ReservedOrder
 	1,  // 14: windfall.v1.LedgerOrder.status:type_name -> windfall.v1.OrderStatus
-	25, // 15: windfall.v1.GetOrderReply.order:type_name -> windfall.v1.LedgerOrder
-	9,  // 16: windfall.v1.GetOrderReply.archived:type_name -> windfall.v1.ArchiveEntry
-	25, // 17: windfall.v1.GetOrderReply.others:type_name -> windfall.v1.LedgerOrder
-	28, // 18: windfall.v1.ListHeldReply.withdrawals:type_name -> windfall.v1.HeldWithdrawal
-	31, // 19: windfall.v1.GetLedgerMarkReply.mark:type_name -> windfall.v1.LedgerMark
-	31, // 20: windfall.v1.GetLedgerMarkReply.ledger:type_name -> windfall.v1.LedgerMark
-	31, // 21: windfall.v1.AcceptLedgerReply.ledger:type_name -> windfall.v1.LedgerMark
-	2,  // 22: windfall.v1.Rewards.Grant:input_type -> windfall.v1.GrantRequest
-	3,  // 23: windfall.v1.Rewards.GrantBatch:input_type -> windfall.v1.GrantBatchRequest
-	6,  // 24: windfall.v1.Rewards.GrantAsync:input_type -> windfall.v1.GrantAsyncRequest
-	8,  // 25: windfall.v1.Archive.ListArchive:input_type -> windfall.v1.ListArchiveRequest
-	12, // 26: windfall.v1.Archive.GetArchived:input_type -> windfall.v1.GetArchivedRequest
-	14, // 27: windfall.v1.Archive.ReplayArchived:input_type -> windfall.v1.ReplayArchivedRequest
-	16, // 28: windfall.v1.Archive.ListBudgets:input_type -> windfall.v1.ListBudgetsRequest
-	19, // 29: windfall.v1.Archive.ListReserved:input_type -> windfall.v1.ListReservedRequest
-	22, // 30: windfall.v1.Archive.ReleaseReserved:input_type -> windfall.v1.ReleaseReservedRequest
-	24, // 31: windfall.v1.Archive.GetOrder:input_type -> windfall.v1.GetOrderRequest
-	27, // 32: windfall.v1.Archive.ListHeld:input_type -> windfall.v1.ListHeldRequest
-	30, // 33: windfall.v1.Archive.GetLedgerMark:input_type -> windfall.v1.GetLedgerMarkRequest
-	33, // 34: windfall.v1.Archive.AcceptLedger:input_type -> windfall.v1.AcceptLedgerRequest
-	4,  // 35: windfall.v1.Rewards.Grant:output_type -> windfall.v1.GrantReply
-	5,  // 36: windfall.v1.Rewards.GrantBatch:output_type -> windfall.v1.GrantBatchReply
-	7,  // 37: windfall.v1.Rewards.GrantAsync:output_type -> windfall.v1.GrantAsyncReply
-	11, // 38: windfall.v1.Archive.ListArchive:output_type -> windfall.v1.ListArchiveReply
-	13, // 39: windfall.v1.Archive.GetArchived:output_type -> windfall.v1.GetArchivedReply
-	15, // 40: windfall.v1.Archive.ReplayArchived:output_type -> windfall.v1.ReplayArchivedReply
-	18, // 41: windfall.v1.Archive.ListBudgets:output_type -> windfall.v1.ListBudgetsReply
-	21, // 42: windfall.v1.Archive.ListReserved:output_type -> windfall.v1.ListReservedReply
-	23, // 43: windfall.v1.Archive.ReleaseReserved:output_type -> windfall.v1.ReleaseReservedReply
-	26, // 44: windfall.v1.Archive.GetOrder:output_type -> windfall.v1.GetOrderReply
-	29, // 45: windfall.v1.Archive.ListHeld:output_type -> windfall.v1.ListHeldReply
-	32, // 46: windfall.v1.Archive.GetLedgerMark:output_type -> windfall.v1.GetLedgerMarkReply
-	34, // 47: windfall.v1.Archive.AcceptLedger:output_type -> windfall.v1.AcceptLedgerReply
-	35, // [35:48] is the sub-list for method output_type
-	22, // [22:35] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	26, // 15: windfall.v1.GetOrderReply.order:type_name -> windfall.v1.LedgerOrder
+	10, // 16: windfall.v1.GetOrderReply.archived:type_name -> windfall.v1.ArchiveEntry
+	26, // 17: windfall.v1.GetOrderReply.others:type_name -> windfall.v1.LedgerOrder
+	29, // 18: windfall.v1.ListHeldReply.withdrawals:type_name -> windfall.v1.HeldWithdrawal
+	32, // 19: windfall.v1.GetLedgerMarkReply.mark:type_name -> windfall.v1.LedgerMark
+	32, // 20: windfall.v1.GetLedgerMarkReply.ledger:type_name -> windfall.v1.LedgerMark
+	32, // 21: windfall.v1.AcceptLedgerReply.ledger:type_name -> windfall.v1.LedgerMark
+	44, // 22: windfall.v1.StatementLine.kind:type_name -> windfall.v1.FlowKind
+	38, // 23: windfall.v1.GetStatementReply.balances:type_name -> windfall.v1.StatementBalance
+	37, // 24: windfall.v1.GetStatementReply.lines:type_name -> windfall.v1.StatementLine
+	2,  // 25: windfall.v1.ListWithdrawalsRequest.status:type_name -> windfall.v1.WithdrawalStatus
+	2,  // 26: windfall.v1.LedgerWithdrawal.status:type_name -> windfall.v1.WithdrawalStatus
+	41, // 27: windfall.v1.ListWithdrawalsReply.withdrawals:type_name -> windfall.v1.LedgerWithdrawal
+	3,  // 28: windfall.v1.Rewards.Grant:input_type -> windfall.v1.GrantRequest
+	4,  // 29: windfall.v1.Rewards.GrantBatch:input_type -> windfall.v1.GrantBatchRequest
+	7,  // 30: windfall.v1.Rewards.GrantAsync:input_type -> windfall.v1.GrantAsyncRequest
+	9,  // 31: windfall.v1.Archive.ListArchive:input_type -> windfall.v1.ListArchiveRequest
+	13, // 32: windfall.v1.Archive.GetArchived:input_type -> windfall.v1.GetArchivedRequest
+	15, // 33: windfall.v1.Archive.ReplayArchived:input_type -> windfall.v1.ReplayArchivedRequest
+	17, // 34: windfall.v1.Archive.ListBudgets:input_type -> windfall.v1.ListBudgetsRequest
+	20, // 35: windfall.v1.Archive.ListReserved:input_type -> windfall.v1.ListReservedRequest
+	23, // 36: windfall.v1.Archive.ReleaseReserved:input_type -> windfall.v1.ReleaseReservedRequest
+	25, // 37: windfall.v1.Archive.GetOrder:input_type -> windfall.v1.GetOrderRequest
+	28, // 38: windfall.v1.Archive.ListHeld:input_type -> windfall.v1.ListHeldRequest
+	31, // 39: windfall.v1.Archive.GetLedgerMark:input_type -> windfall.v1.GetLedgerMarkRequest
+	34, // 40: windfall.v1.Archive.AcceptLedger:input_type -> windfall.v1.AcceptLedgerRequest
+	36, // 41: windfall.v1.Archive.GetStatement:input_type -> windfall.v1.GetStatementRequest
+	40, // 42: windfall.v1.Archive.ListWithdrawals:input_type -> windfall.v1.ListWithdrawalsRequest
+	5,  // 43: windfall.v1.Rewards.Grant:output_type -> windfall.v1.GrantReply
+	6,  // 44: windfall.v1.Rewards.GrantBatch:output_type -> windfall.v1.GrantBatchReply
+	8,  // 45: windfall.v1.Rewards.GrantAsync:output_type -> windfall.v1.GrantAsyncReply
+	12, // 46: windfall.v1.Archive.ListArchive:output_type -> windfall.v1.ListArchiveReply
+	14, // 47: windfall.v1.Archive.GetArchived:output_type -> windfall.v1.GetArchivedReply
+	16, // 48: windfall.v1.Archive.ReplayArchived:output_type -> windfall.v1.ReplayArchivedReply
+	19, // 49: windfall.v1.Archive.ListBudgets:output_type -> windfall.v1.ListBudgetsReply
+	22, // 50: windfall.v1.Archive.ListReserved:output_type -> windfall.v1.ListReservedReply
+	24, // 51: windfall.v1.Archive.ReleaseReserved:output_type -> windfall.v1.ReleaseReservedReply
+	27, // 52: windfall.v1.Archive.GetOrder:output_type -> windfall.v1.GetOrderReply
+	30, // 53: windfall.v1.Archive.ListHeld:output_type -> windfall.v1.ListHeldReply
+	33, // 54: windfall.v1.Archive.GetLedgerMark:output_type -> windfall.v1.GetLedgerMarkReply
+	35, // 55: windfall.v1.Archive.AcceptLedger:output_type -> windfall.v1.AcceptLedgerReply
+	39, // 56: windfall.v1.Archive.GetStatement:output_type -> windfall.v1.GetStatementReply
+	42, // 57: windfall.v1.Archive.ListWithdrawals:output_type -> windfall.v1.ListWithdrawalsReply
+	43, // [43:58] is the sub-list for method output_type
+	28, // [28:43] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_windfall_v1_grant_proto_init() }
@@ -2548,13 +3208,14 @@ func file_windfall_v1_grant_proto_init() {
 		return
 	}
 	file_windfall_v1_bonus_proto_init()
+	file_windfall_v1_wallet_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windfall_v1_grant_proto_rawDesc), len(file_windfall_v1_grant_proto_rawDesc)),
-			NumEnums:      2,
-			NumMessages:   33,
+			NumEnums:      3,
+			NumMessages:   40,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

@@ -222,6 +222,8 @@ const (
 	Archive_ListHeld_FullMethodName        = "/windfall.v1.Archive/ListHeld"
 	Archive_GetLedgerMark_FullMethodName   = "/windfall.v1.Archive/GetLedgerMark"
 	Archive_AcceptLedger_FullMethodName    = "/windfall.v1.Archive/AcceptLedger"
+	Archive_GetStatement_FullMethodName    = "/windfall.v1.Archive/GetStatement"
+	Archive_ListWithdrawals_FullMethodName = "/windfall.v1.Archive/ListWithdrawals"
 )
 
 // ArchiveClient is the client API for Archive service.
@@ -263,6 +265,13 @@ type ArchiveClient interface {
 	// adds to it. Asked again, it answers who accepted that generation. Errors: INVALID_ARGUMENT, where the ledger has
 	// another generation, does not hold the beat that was shown, or is not known to lack anything.
 	AcceptLedger(ctx context.Context, in *AcceptLedgerRequest, opts ...grpc.CallOption) (*AcceptLedgerReply, error)
+	// A user's statement: what moved the user's accounts, the newest line first, with the balance after each, and the
+	// balances where the page begins. The ledger does not keep an order's app: every operator sees all. Errors:
+	// INVALID_ARGUMENT, also where more than 100,000 lines are newer than `before` or `at_ms` say: then go there page by page.
+	GetStatement(ctx context.Context, in *GetStatementRequest, opts ...grpc.CallOption) (*GetStatementReply, error)
+	// A user's withdrawals as they stand now, the one that was held last first. A page looks at 10,000 lines of the user's
+	// statement at most, so it may have fewer withdrawals than it was asked for, and none, though another one follows.
+	ListWithdrawals(ctx context.Context, in *ListWithdrawalsRequest, opts ...grpc.CallOption) (*ListWithdrawalsReply, error)
 }
 
 type archiveClient struct {
@@ -373,6 +382,26 @@ func (c *archiveClient) AcceptLedger(ctx context.Context, in *AcceptLedgerReques
 	return out, nil
 }
 
+func (c *archiveClient) GetStatement(ctx context.Context, in *GetStatementRequest, opts ...grpc.CallOption) (*GetStatementReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetStatementReply)
+	err := c.cc.Invoke(ctx, Archive_GetStatement_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *archiveClient) ListWithdrawals(ctx context.Context, in *ListWithdrawalsRequest, opts ...grpc.CallOption) (*ListWithdrawalsReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListWithdrawalsReply)
+	err := c.cc.Invoke(ctx, Archive_ListWithdrawals_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ArchiveServer is the server API for Archive service.
 // All implementations must embed UnimplementedArchiveServer
 // for forward compatibility.
@@ -412,6 +441,13 @@ type ArchiveServer interface {
 	// adds to it. Asked again, it answers who accepted that generation. Errors: INVALID_ARGUMENT, where the ledger has
 	// another generation, does not hold the beat that was shown, or is not known to lack anything.
 	AcceptLedger(context.Context, *AcceptLedgerRequest) (*AcceptLedgerReply, error)
+	// A user's statement: what moved the user's accounts, the newest line first, with the balance after each, and the
+	// balances where the page begins. The ledger does not keep an order's app: every operator sees all. Errors:
+	// INVALID_ARGUMENT, also where more than 100,000 lines are newer than `before` or `at_ms` say: then go there page by page.
+	GetStatement(context.Context, *GetStatementRequest) (*GetStatementReply, error)
+	// A user's withdrawals as they stand now, the one that was held last first. A page looks at 10,000 lines of the user's
+	// statement at most, so it may have fewer withdrawals than it was asked for, and none, though another one follows.
+	ListWithdrawals(context.Context, *ListWithdrawalsRequest) (*ListWithdrawalsReply, error)
 	mustEmbedUnimplementedArchiveServer()
 }
 
@@ -451,6 +487,12 @@ func (UnimplementedArchiveServer) GetLedgerMark(context.Context, *GetLedgerMarkR
 }
 func (UnimplementedArchiveServer) AcceptLedger(context.Context, *AcceptLedgerRequest) (*AcceptLedgerReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method AcceptLedger not implemented")
+}
+func (UnimplementedArchiveServer) GetStatement(context.Context, *GetStatementRequest) (*GetStatementReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetStatement not implemented")
+}
+func (UnimplementedArchiveServer) ListWithdrawals(context.Context, *ListWithdrawalsRequest) (*ListWithdrawalsReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListWithdrawals not implemented")
 }
 func (UnimplementedArchiveServer) mustEmbedUnimplementedArchiveServer() {}
 func (UnimplementedArchiveServer) testEmbeddedByValue()                 {}
@@ -653,6 +695,42 @@ func _Archive_AcceptLedger_Handler(srv interface{}, ctx context.Context, dec fun
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Archive_GetStatement_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetStatementRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ArchiveServer).GetStatement(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Archive_GetStatement_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ArchiveServer).GetStatement(ctx, req.(*GetStatementRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Archive_ListWithdrawals_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListWithdrawalsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ArchiveServer).ListWithdrawals(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Archive_ListWithdrawals_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ArchiveServer).ListWithdrawals(ctx, req.(*ListWithdrawalsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Archive_ServiceDesc is the grpc.ServiceDesc for Archive service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -699,6 +777,14 @@ var Archive_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "AcceptLedger",
 			Handler:    _Archive_AcceptLedger_Handler,
+		},
+		{
+			MethodName: "GetStatement",
+			Handler:    _Archive_GetStatement_Handler,
+		},
+		{
+			MethodName: "ListWithdrawals",
+			Handler:    _Archive_ListWithdrawals_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

@@ -16,6 +16,7 @@ import {
   type UntypedServiceImplementation,
 } from "@grpc/grpc-js";
 import { BonusEvent } from "./bonus.js";
+import { FlowKind } from "./wallet.js";
 
 export const protobufPackage = "windfall.v1";
 
@@ -46,6 +47,16 @@ export enum OrderStatus {
   ORDER_STATUS_CREDITED = 2,
   /** ORDER_STATUS_REJECTED - Not paid. A replay of its entry in the archive may still credit it. */
   ORDER_STATUS_REJECTED = 3,
+  UNRECOGNIZED = -1,
+}
+
+export enum WithdrawalStatus {
+  WITHDRAWAL_STATUS_UNSPECIFIED = 0,
+  /** WITHDRAWAL_STATUS_HELD - Its payer has not said whether it paid. */
+  WITHDRAWAL_STATUS_HELD = 1,
+  WITHDRAWAL_STATUS_PAID = 2,
+  /** WITHDRAWAL_STATUS_REFUSED - Its payer refused it for good, and the money is back on the balance. */
+  WITHDRAWAL_STATUS_REFUSED = 3,
   UNRECOGNIZED = -1,
 }
 
@@ -327,6 +338,78 @@ export interface AcceptLedgerReply {
   reason: string;
   /** When, in Unix milliseconds. */
   acceptedMs: bigint;
+}
+
+export interface GetStatementRequest {
+  userId: bigint;
+  /** 1 to 1,000; 0 stands for 100. */
+  pageSize: number;
+  /** next_after of the page before. At most one of this and the next two; none of them: from the newest line on. */
+  after: string;
+  /** Only lines with a smaller number; 0: any. */
+  before: bigint;
+  /** The statement and the balances as they were at this time, in Unix milliseconds; 0: as they are. */
+  atMs: bigint;
+}
+
+export interface StatementLine {
+  /** The number of the transfer. */
+  transfer: bigint;
+  kind: FlowKind;
+  /** The order number, the withdrawal's id, or `act` and the number of an act of two operators. */
+  reference: string;
+  bonusType: string;
+  /** Always positive. */
+  amount: bigint;
+  /** Credits: the campaign. */
+  activity: string;
+  timeMs: bigint;
+  /** The balance of this bonus type after the line. */
+  balance: bigint;
+}
+
+export interface StatementBalance {
+  bonusType: string;
+  balance: bigint;
+}
+
+export interface GetStatementReply {
+  /** The balances where the page begins, with its lines counted in: by bonus type, those that have a line from there on. */
+  balances: StatementBalance[];
+  lines: StatementLine[];
+  /** `after` of the next page; empty: that was the last. It stays good, and leads to the same lines, whatever comes later. */
+  nextAfter: string;
+}
+
+export interface ListWithdrawalsRequest {
+  userId: bigint;
+  /** Only those of this status; unspecified: all. */
+  status: WithdrawalStatus;
+  /** next_after of the page before. */
+  after: string;
+  /** 1 to 1,000; 0 stands for 100. */
+  pageSize: number;
+}
+
+export interface LedgerWithdrawal {
+  withdrawalId: string;
+  userId: bigint;
+  bonusType: string;
+  amount: bigint;
+  status: WithdrawalStatus;
+  /** The connector that is asked to pay it, or was; empty: the ledger pays it. */
+  payer: string;
+  /** Why it was refused. */
+  reason: string;
+  heldMs: bigint;
+  /** When it was paid or refused; 0: it is held. */
+  decidedMs: bigint;
+}
+
+export interface ListWithdrawalsReply {
+  withdrawals: LedgerWithdrawal[];
+  /** `after` of the next page; empty: that was the last. */
+  nextAfter: string;
 }
 
 function createBaseGrantRequest(): GrantRequest {
@@ -3173,6 +3256,752 @@ export const AcceptLedgerReply: MessageFns<AcceptLedgerReply> = {
   },
 };
 
+function createBaseGetStatementRequest(): GetStatementRequest {
+  return { userId: 0n, pageSize: 0, after: "", before: 0n, atMs: 0n };
+}
+
+export const GetStatementRequest: MessageFns<GetStatementRequest> = {
+  encode(message: GetStatementRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.userId !== 0n) {
+      if (BigInt.asIntN(64, message.userId) !== message.userId) {
+        throw new globalThis.Error("value provided for field message.userId of type int64 too large");
+      }
+      writer.uint32(8).int64(message.userId);
+    }
+    if (message.pageSize !== 0) {
+      writer.uint32(16).uint32(message.pageSize);
+    }
+    if (message.after !== "") {
+      writer.uint32(26).string(message.after);
+    }
+    if (message.before !== 0n) {
+      if (BigInt.asIntN(64, message.before) !== message.before) {
+        throw new globalThis.Error("value provided for field message.before of type int64 too large");
+      }
+      writer.uint32(32).int64(message.before);
+    }
+    if (message.atMs !== 0n) {
+      if (BigInt.asIntN(64, message.atMs) !== message.atMs) {
+        throw new globalThis.Error("value provided for field message.atMs of type int64 too large");
+      }
+      writer.uint32(40).int64(message.atMs);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): GetStatementRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseGetStatementRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 8) {
+              break;
+            }
+
+            message.userId = reader.int64() as bigint;
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.pageSize = reader.uint32();
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.after = reader.string();
+            continue;
+          }
+          case 4: {
+            if (tag !== 32) {
+              break;
+            }
+
+            message.before = reader.int64() as bigint;
+            continue;
+          }
+          case 5: {
+            if (tag !== 40) {
+              break;
+            }
+
+            message.atMs = reader.int64() as bigint;
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<GetStatementRequest>): GetStatementRequest {
+    return GetStatementRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<GetStatementRequest>): GetStatementRequest {
+    const message = createBaseGetStatementRequest();
+    message.userId = (object.userId !== undefined && object.userId !== null) ? BigInt(object.userId) : 0n;
+    message.pageSize = object.pageSize ?? 0;
+    message.after = object.after ?? "";
+    message.before = (object.before !== undefined && object.before !== null) ? BigInt(object.before) : 0n;
+    message.atMs = (object.atMs !== undefined && object.atMs !== null) ? BigInt(object.atMs) : 0n;
+    return message;
+  },
+};
+
+function createBaseStatementLine(): StatementLine {
+  return { transfer: 0n, kind: 0, reference: "", bonusType: "", amount: 0n, activity: "", timeMs: 0n, balance: 0n };
+}
+
+export const StatementLine: MessageFns<StatementLine> = {
+  encode(message: StatementLine, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.transfer !== 0n) {
+      if (BigInt.asIntN(64, message.transfer) !== message.transfer) {
+        throw new globalThis.Error("value provided for field message.transfer of type int64 too large");
+      }
+      writer.uint32(8).int64(message.transfer);
+    }
+    if (message.kind !== 0) {
+      writer.uint32(16).int32(message.kind);
+    }
+    if (message.reference !== "") {
+      writer.uint32(26).string(message.reference);
+    }
+    if (message.bonusType !== "") {
+      writer.uint32(34).string(message.bonusType);
+    }
+    if (message.amount !== 0n) {
+      if (BigInt.asIntN(64, message.amount) !== message.amount) {
+        throw new globalThis.Error("value provided for field message.amount of type int64 too large");
+      }
+      writer.uint32(40).int64(message.amount);
+    }
+    if (message.activity !== "") {
+      writer.uint32(50).string(message.activity);
+    }
+    if (message.timeMs !== 0n) {
+      if (BigInt.asIntN(64, message.timeMs) !== message.timeMs) {
+        throw new globalThis.Error("value provided for field message.timeMs of type int64 too large");
+      }
+      writer.uint32(56).int64(message.timeMs);
+    }
+    if (message.balance !== 0n) {
+      if (BigInt.asIntN(64, message.balance) !== message.balance) {
+        throw new globalThis.Error("value provided for field message.balance of type int64 too large");
+      }
+      writer.uint32(64).int64(message.balance);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): StatementLine {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseStatementLine();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 8) {
+              break;
+            }
+
+            message.transfer = reader.int64() as bigint;
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.kind = reader.int32() as any;
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.reference = reader.string();
+            continue;
+          }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            message.bonusType = reader.string();
+            continue;
+          }
+          case 5: {
+            if (tag !== 40) {
+              break;
+            }
+
+            message.amount = reader.int64() as bigint;
+            continue;
+          }
+          case 6: {
+            if (tag !== 50) {
+              break;
+            }
+
+            message.activity = reader.string();
+            continue;
+          }
+          case 7: {
+            if (tag !== 56) {
+              break;
+            }
+
+            message.timeMs = reader.int64() as bigint;
+            continue;
+          }
+          case 8: {
+            if (tag !== 64) {
+              break;
+            }
+
+            message.balance = reader.int64() as bigint;
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<StatementLine>): StatementLine {
+    return StatementLine.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<StatementLine>): StatementLine {
+    const message = createBaseStatementLine();
+    message.transfer = (object.transfer !== undefined && object.transfer !== null) ? BigInt(object.transfer) : 0n;
+    message.kind = object.kind ?? 0;
+    message.reference = object.reference ?? "";
+    message.bonusType = object.bonusType ?? "";
+    message.amount = (object.amount !== undefined && object.amount !== null) ? BigInt(object.amount) : 0n;
+    message.activity = object.activity ?? "";
+    message.timeMs = (object.timeMs !== undefined && object.timeMs !== null) ? BigInt(object.timeMs) : 0n;
+    message.balance = (object.balance !== undefined && object.balance !== null) ? BigInt(object.balance) : 0n;
+    return message;
+  },
+};
+
+function createBaseStatementBalance(): StatementBalance {
+  return { bonusType: "", balance: 0n };
+}
+
+export const StatementBalance: MessageFns<StatementBalance> = {
+  encode(message: StatementBalance, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.bonusType !== "") {
+      writer.uint32(10).string(message.bonusType);
+    }
+    if (message.balance !== 0n) {
+      if (BigInt.asIntN(64, message.balance) !== message.balance) {
+        throw new globalThis.Error("value provided for field message.balance of type int64 too large");
+      }
+      writer.uint32(16).int64(message.balance);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): StatementBalance {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseStatementBalance();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.bonusType = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.balance = reader.int64() as bigint;
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<StatementBalance>): StatementBalance {
+    return StatementBalance.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<StatementBalance>): StatementBalance {
+    const message = createBaseStatementBalance();
+    message.bonusType = object.bonusType ?? "";
+    message.balance = (object.balance !== undefined && object.balance !== null) ? BigInt(object.balance) : 0n;
+    return message;
+  },
+};
+
+function createBaseGetStatementReply(): GetStatementReply {
+  return { balances: [], lines: [], nextAfter: "" };
+}
+
+export const GetStatementReply: MessageFns<GetStatementReply> = {
+  encode(message: GetStatementReply, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    for (const v of message.balances) {
+      StatementBalance.encode(v!, writer.uint32(10).fork()).join();
+    }
+    for (const v of message.lines) {
+      StatementLine.encode(v!, writer.uint32(18).fork()).join();
+    }
+    if (message.nextAfter !== "") {
+      writer.uint32(26).string(message.nextAfter);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): GetStatementReply {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseGetStatementReply();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.balances.push(StatementBalance.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.lines.push(StatementLine.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.nextAfter = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<GetStatementReply>): GetStatementReply {
+    return GetStatementReply.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<GetStatementReply>): GetStatementReply {
+    const message = createBaseGetStatementReply();
+    message.balances = object.balances?.map((e) => StatementBalance.fromPartial(e)) || [];
+    message.lines = object.lines?.map((e) => StatementLine.fromPartial(e)) || [];
+    message.nextAfter = object.nextAfter ?? "";
+    return message;
+  },
+};
+
+function createBaseListWithdrawalsRequest(): ListWithdrawalsRequest {
+  return { userId: 0n, status: 0, after: "", pageSize: 0 };
+}
+
+export const ListWithdrawalsRequest: MessageFns<ListWithdrawalsRequest> = {
+  encode(message: ListWithdrawalsRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.userId !== 0n) {
+      if (BigInt.asIntN(64, message.userId) !== message.userId) {
+        throw new globalThis.Error("value provided for field message.userId of type int64 too large");
+      }
+      writer.uint32(8).int64(message.userId);
+    }
+    if (message.status !== 0) {
+      writer.uint32(16).int32(message.status);
+    }
+    if (message.after !== "") {
+      writer.uint32(26).string(message.after);
+    }
+    if (message.pageSize !== 0) {
+      writer.uint32(32).uint32(message.pageSize);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ListWithdrawalsRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseListWithdrawalsRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 8) {
+              break;
+            }
+
+            message.userId = reader.int64() as bigint;
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.status = reader.int32() as any;
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.after = reader.string();
+            continue;
+          }
+          case 4: {
+            if (tag !== 32) {
+              break;
+            }
+
+            message.pageSize = reader.uint32();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ListWithdrawalsRequest>): ListWithdrawalsRequest {
+    return ListWithdrawalsRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ListWithdrawalsRequest>): ListWithdrawalsRequest {
+    const message = createBaseListWithdrawalsRequest();
+    message.userId = (object.userId !== undefined && object.userId !== null) ? BigInt(object.userId) : 0n;
+    message.status = object.status ?? 0;
+    message.after = object.after ?? "";
+    message.pageSize = object.pageSize ?? 0;
+    return message;
+  },
+};
+
+function createBaseLedgerWithdrawal(): LedgerWithdrawal {
+  return {
+    withdrawalId: "",
+    userId: 0n,
+    bonusType: "",
+    amount: 0n,
+    status: 0,
+    payer: "",
+    reason: "",
+    heldMs: 0n,
+    decidedMs: 0n,
+  };
+}
+
+export const LedgerWithdrawal: MessageFns<LedgerWithdrawal> = {
+  encode(message: LedgerWithdrawal, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.withdrawalId !== "") {
+      writer.uint32(10).string(message.withdrawalId);
+    }
+    if (message.userId !== 0n) {
+      if (BigInt.asIntN(64, message.userId) !== message.userId) {
+        throw new globalThis.Error("value provided for field message.userId of type int64 too large");
+      }
+      writer.uint32(16).int64(message.userId);
+    }
+    if (message.bonusType !== "") {
+      writer.uint32(26).string(message.bonusType);
+    }
+    if (message.amount !== 0n) {
+      if (BigInt.asIntN(64, message.amount) !== message.amount) {
+        throw new globalThis.Error("value provided for field message.amount of type int64 too large");
+      }
+      writer.uint32(32).int64(message.amount);
+    }
+    if (message.status !== 0) {
+      writer.uint32(40).int32(message.status);
+    }
+    if (message.payer !== "") {
+      writer.uint32(50).string(message.payer);
+    }
+    if (message.reason !== "") {
+      writer.uint32(58).string(message.reason);
+    }
+    if (message.heldMs !== 0n) {
+      if (BigInt.asIntN(64, message.heldMs) !== message.heldMs) {
+        throw new globalThis.Error("value provided for field message.heldMs of type int64 too large");
+      }
+      writer.uint32(64).int64(message.heldMs);
+    }
+    if (message.decidedMs !== 0n) {
+      if (BigInt.asIntN(64, message.decidedMs) !== message.decidedMs) {
+        throw new globalThis.Error("value provided for field message.decidedMs of type int64 too large");
+      }
+      writer.uint32(72).int64(message.decidedMs);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): LedgerWithdrawal {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseLedgerWithdrawal();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.withdrawalId = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.userId = reader.int64() as bigint;
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.bonusType = reader.string();
+            continue;
+          }
+          case 4: {
+            if (tag !== 32) {
+              break;
+            }
+
+            message.amount = reader.int64() as bigint;
+            continue;
+          }
+          case 5: {
+            if (tag !== 40) {
+              break;
+            }
+
+            message.status = reader.int32() as any;
+            continue;
+          }
+          case 6: {
+            if (tag !== 50) {
+              break;
+            }
+
+            message.payer = reader.string();
+            continue;
+          }
+          case 7: {
+            if (tag !== 58) {
+              break;
+            }
+
+            message.reason = reader.string();
+            continue;
+          }
+          case 8: {
+            if (tag !== 64) {
+              break;
+            }
+
+            message.heldMs = reader.int64() as bigint;
+            continue;
+          }
+          case 9: {
+            if (tag !== 72) {
+              break;
+            }
+
+            message.decidedMs = reader.int64() as bigint;
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<LedgerWithdrawal>): LedgerWithdrawal {
+    return LedgerWithdrawal.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<LedgerWithdrawal>): LedgerWithdrawal {
+    const message = createBaseLedgerWithdrawal();
+    message.withdrawalId = object.withdrawalId ?? "";
+    message.userId = (object.userId !== undefined && object.userId !== null) ? BigInt(object.userId) : 0n;
+    message.bonusType = object.bonusType ?? "";
+    message.amount = (object.amount !== undefined && object.amount !== null) ? BigInt(object.amount) : 0n;
+    message.status = object.status ?? 0;
+    message.payer = object.payer ?? "";
+    message.reason = object.reason ?? "";
+    message.heldMs = (object.heldMs !== undefined && object.heldMs !== null) ? BigInt(object.heldMs) : 0n;
+    message.decidedMs = (object.decidedMs !== undefined && object.decidedMs !== null) ? BigInt(object.decidedMs) : 0n;
+    return message;
+  },
+};
+
+function createBaseListWithdrawalsReply(): ListWithdrawalsReply {
+  return { withdrawals: [], nextAfter: "" };
+}
+
+export const ListWithdrawalsReply: MessageFns<ListWithdrawalsReply> = {
+  encode(message: ListWithdrawalsReply, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    for (const v of message.withdrawals) {
+      LedgerWithdrawal.encode(v!, writer.uint32(10).fork()).join();
+    }
+    if (message.nextAfter !== "") {
+      writer.uint32(18).string(message.nextAfter);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ListWithdrawalsReply {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseListWithdrawalsReply();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.withdrawals.push(LedgerWithdrawal.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.nextAfter = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ListWithdrawalsReply>): ListWithdrawalsReply {
+    return ListWithdrawalsReply.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ListWithdrawalsReply>): ListWithdrawalsReply {
+    const message = createBaseListWithdrawalsReply();
+    message.withdrawals = object.withdrawals?.map((e) => LedgerWithdrawal.fromPartial(e)) || [];
+    message.nextAfter = object.nextAfter ?? "";
+    return message;
+  },
+};
+
 /** Role: grant. */
 export type RewardsService = typeof RewardsService;
 export const RewardsService = {
@@ -3422,6 +4251,35 @@ export const ArchiveService = {
     responseSerialize: (value: AcceptLedgerReply): Buffer => Buffer.from(AcceptLedgerReply.encode(value).finish()),
     responseDeserialize: (value: Buffer): AcceptLedgerReply => AcceptLedgerReply.decode(value),
   },
+  /**
+   * A user's statement: what moved the user's accounts, the newest line first, with the balance after each, and the
+   * balances where the page begins. The ledger does not keep an order's app: every operator sees all. Errors:
+   * INVALID_ARGUMENT, also where more than 100,000 lines are newer than `before` or `at_ms` say: then go there page by page.
+   */
+  getStatement: {
+    path: "/windfall.v1.Archive/GetStatement" as const,
+    requestStream: false as const,
+    responseStream: false as const,
+    requestSerialize: (value: GetStatementRequest): Buffer => Buffer.from(GetStatementRequest.encode(value).finish()),
+    requestDeserialize: (value: Buffer): GetStatementRequest => GetStatementRequest.decode(value),
+    responseSerialize: (value: GetStatementReply): Buffer => Buffer.from(GetStatementReply.encode(value).finish()),
+    responseDeserialize: (value: Buffer): GetStatementReply => GetStatementReply.decode(value),
+  },
+  /**
+   * A user's withdrawals as they stand now, the one that was held last first. A page looks at 10,000 lines of the user's
+   * statement at most, so it may have fewer withdrawals than it was asked for, and none, though another one follows.
+   */
+  listWithdrawals: {
+    path: "/windfall.v1.Archive/ListWithdrawals" as const,
+    requestStream: false as const,
+    responseStream: false as const,
+    requestSerialize: (value: ListWithdrawalsRequest): Buffer =>
+      Buffer.from(ListWithdrawalsRequest.encode(value).finish()),
+    requestDeserialize: (value: Buffer): ListWithdrawalsRequest => ListWithdrawalsRequest.decode(value),
+    responseSerialize: (value: ListWithdrawalsReply): Buffer =>
+      Buffer.from(ListWithdrawalsReply.encode(value).finish()),
+    responseDeserialize: (value: Buffer): ListWithdrawalsReply => ListWithdrawalsReply.decode(value),
+  },
 } as const;
 
 export interface ArchiveServer extends UntypedServiceImplementation {
@@ -3472,6 +4330,17 @@ export interface ArchiveServer extends UntypedServiceImplementation {
    * another generation, does not hold the beat that was shown, or is not known to lack anything.
    */
   acceptLedger: handleUnaryCall<AcceptLedgerRequest, AcceptLedgerReply>;
+  /**
+   * A user's statement: what moved the user's accounts, the newest line first, with the balance after each, and the
+   * balances where the page begins. The ledger does not keep an order's app: every operator sees all. Errors:
+   * INVALID_ARGUMENT, also where more than 100,000 lines are newer than `before` or `at_ms` say: then go there page by page.
+   */
+  getStatement: handleUnaryCall<GetStatementRequest, GetStatementReply>;
+  /**
+   * A user's withdrawals as they stand now, the one that was held last first. A page looks at 10,000 lines of the user's
+   * statement at most, so it may have fewer withdrawals than it was asked for, and none, though another one follows.
+   */
+  listWithdrawals: handleUnaryCall<ListWithdrawalsRequest, ListWithdrawalsReply>;
 }
 
 export interface ArchiveClient extends Client {
@@ -3661,6 +4530,45 @@ export interface ArchiveClient extends Client {
     metadata: Metadata,
     options: Partial<CallOptions>,
     callback: (error: ServiceError | null, response: AcceptLedgerReply) => void,
+  ): ClientUnaryCall;
+  /**
+   * A user's statement: what moved the user's accounts, the newest line first, with the balance after each, and the
+   * balances where the page begins. The ledger does not keep an order's app: every operator sees all. Errors:
+   * INVALID_ARGUMENT, also where more than 100,000 lines are newer than `before` or `at_ms` say: then go there page by page.
+   */
+  getStatement(
+    request: GetStatementRequest,
+    callback: (error: ServiceError | null, response: GetStatementReply) => void,
+  ): ClientUnaryCall;
+  getStatement(
+    request: GetStatementRequest,
+    metadata: Metadata,
+    callback: (error: ServiceError | null, response: GetStatementReply) => void,
+  ): ClientUnaryCall;
+  getStatement(
+    request: GetStatementRequest,
+    metadata: Metadata,
+    options: Partial<CallOptions>,
+    callback: (error: ServiceError | null, response: GetStatementReply) => void,
+  ): ClientUnaryCall;
+  /**
+   * A user's withdrawals as they stand now, the one that was held last first. A page looks at 10,000 lines of the user's
+   * statement at most, so it may have fewer withdrawals than it was asked for, and none, though another one follows.
+   */
+  listWithdrawals(
+    request: ListWithdrawalsRequest,
+    callback: (error: ServiceError | null, response: ListWithdrawalsReply) => void,
+  ): ClientUnaryCall;
+  listWithdrawals(
+    request: ListWithdrawalsRequest,
+    metadata: Metadata,
+    callback: (error: ServiceError | null, response: ListWithdrawalsReply) => void,
+  ): ClientUnaryCall;
+  listWithdrawals(
+    request: ListWithdrawalsRequest,
+    metadata: Metadata,
+    options: Partial<CallOptions>,
+    callback: (error: ServiceError | null, response: ListWithdrawalsReply) => void,
   ): ClientUnaryCall;
 }
 
