@@ -200,7 +200,7 @@ fn batches_lists_grants_and_the_archive() {
 fn who_may_do_what() {
     let dir = scratch();
     let service = Service::dev(&dir.path().join("data"));
-    let paths: [(&str, &[&str]); 26] = [
+    let paths: [(&str, &[&str]); 28] = [
         ("/v1/bonuses/send", &["activity"]),
         ("/v1/bonuses/send-batch", &["activity"]),
         ("/v1/tokens/list", &["wallet-front"]),

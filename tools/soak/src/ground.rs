@@ -25,6 +25,8 @@ pub struct Ground {
     pub keys: BTreeMap<&'static str, String>,
     /// Whether there are jobs.
     pub has_jobs: bool,
+    /// Whether withdrawals are paid out from a list: every version in the fleet knows of it.
+    pub pays_out: bool,
     servers: Servers,
     rules: Mutex<(Rules, u64, History)>,
 }
@@ -37,6 +39,8 @@ const CALLERS: [(&str, &str); 5] = [
     ("timers", "schedule"),
     ("operator", "operate"),
 ];
+/// The caller that pays out, whose role earlier versions refuse.
+pub const PAYER: (&str, &str) = ("payouts", "pay_out");
 
 impl Ground {
     /// Starts the servers and writes the files.
@@ -46,7 +50,7 @@ impl Ground {
         rules: Rules,
         rate_per_s: u64,
         shop: SocketAddr,
-        has_jobs: bool,
+        (has_jobs, pays_out): (bool, bool),
     ) -> Result<Self> {
         let servers = Servers::at(dir.join("servers"));
         let mut own = Self {
@@ -54,6 +58,7 @@ impl Ground {
             program: program.to_owned(),
             keys: BTreeMap::new(),
             has_jobs,
+            pays_out,
             servers,
             rules: Mutex::new((rules, 0, History::default())),
         };
@@ -183,7 +188,7 @@ shards = 4
     fn write_keys(&mut self) -> Result<()> {
         self.windfall(&["keys", "new", "--file", &self.key_ring().display().to_string()])?;
         let mut access = String::new();
-        for (name, role) in CALLERS {
+        for (name, role) in CALLERS.into_iter().chain(self.pays_out.then_some(PAYER)) {
             let key: Value = serde_json::from_str(&self.windfall(&["access", "new-key", "--json"])?)?;
             write!(
                 access,

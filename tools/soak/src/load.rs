@@ -3,11 +3,12 @@
 
 use crate::draw::mix;
 use crate::fleet::Fleet;
-use crate::ground::Ground;
+use crate::ground::{Ground, PAYER};
 use crate::journal::{Journal, Order};
 use crate::rules::{ACTIVITY, CASH, COIN, DIRECT, GIFT, LATER, PURSE, SCARCE, SCENE, Type};
-use anyhow::Result;
+use anyhow::{Result, bail};
 use serde_json::{Value, json};
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -113,6 +114,9 @@ impl Load {
         for at in 0..WITHDRAWERS {
             let withdrawals = Arc::clone(&withdrawals);
             own.spawn(20 + at as u64, move |shared, journal| withdraw_all(shared, journal, &withdrawals))?;
+        }
+        if own.shared.ground.pays_out {
+            own.spawn(30, |shared, _| pay_out_all(shared))?;
         }
         Ok(own)
     }
@@ -410,4 +414,43 @@ fn withdraw_all(
             std::thread::sleep(Duration::from_millis(100));
         }
     }
+}
+
+/// Pays out what users have withdrawn, at a bank that pays once for a key, and acknowledges it: but for every fourth time, as a
+/// process that dies in between.
+fn pay_out_all(shared: &Shared) -> Result<()> {
+    let agent = agent();
+    let ask = |path: &str, body: &Value| post(shared, &agent, ("rewards", PAYER.0, path), None, body);
+    let (mut bank, mut acknowledged, mut payouts) = (HashMap::new(), HashSet::new(), 0_u64);
+    while !shared.closing.load(Relaxed) {
+        let listed = ask("/v1/payouts/list", &json!({"page_size": 200}));
+        let listed = listed.filter(|(status, _)| *status == 200).map(|(_, page)| page["payouts"].clone());
+        for one in listed.as_ref().and_then(Value::as_array).into_iter().flatten() {
+            let key = one["payout_key"].as_str().unwrap_or_default().to_owned();
+            let what = [&one["user_id"], &one["withdrawal_id"], &one["amount"]].map(Value::clone);
+            if *bank.entry(key.clone()).or_insert_with(|| what.clone()) != what {
+                bail!("two payouts have the key {key:?}");
+            }
+            if acknowledged.contains(&key) {
+                bail!("{key:?} is listed though its acknowledgement was taken");
+            }
+            payouts += 1;
+            if payouts.is_multiple_of(4) {
+                continue;
+            }
+            let body = json!({"user_id": what[0], "withdrawal_id": what[1], "result": "PAYOUT_RESULT_PAID"});
+            match ask("/v1/payouts/acknowledge", &body) {
+                Some((200, _)) => drop(acknowledged.insert(key)),
+                Some((status @ 400..=428, reply)) => bail!("{key:?} is not acknowledged: {status} {reply}"),
+                Some(_) | None => {}
+            }
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    eprintln!(
+        "soak: {} withdrawals were paid out, {} acknowledgements taken",
+        bank.len(),
+        acknowledged.len()
+    );
+    Ok(())
 }

@@ -278,7 +278,7 @@ fn balances(evidence: &Evidence, verdict: &mut Verdict) {
         if !same {
             verdict.damage("mismatched", format!("nobody asked for {row:?}"));
         }
-        // A front end pays them out, and nobody here plays one that acknowledges.
+        // A front end pays them out; the last ones are not acknowledged any more.
         match row.status {
             0 if row.payer != "front end" => {
                 verdict

@@ -77,7 +77,8 @@ pub fn run(options: &Options, dir: &Path, program: &Path, stop: &Arc<AtomicBool>
     let shop = Arc::new(Shop::open(options.control == Some(Control::Twice))?);
     eprintln!("soak: starting servers and processes in {}", dir.display());
     let has_jobs = options.earlier.as_deref().is_none_or(job_load::is_known);
-    let ground = Ground::make(dir, program, rules, options.rate_per_s, shop.address(), has_jobs)?;
+    let knows = (has_jobs, options.earlier.is_none());
+    let ground = Ground::make(dir, program, rules, options.rate_per_s, shop.address(), knows)?;
     let ground = Arc::new(ground);
     // Threads that are left behind by an error hold what they use: the end of a run must not wait for them.
     let _servers = Finally(|| ground.end());
