@@ -31,6 +31,9 @@ fn refusal(error: &AuditCallError) -> Status {
         AuditCallError::Audit(AuditError::Ledger(LedgerError::Invalid(_))) => {
             Status::invalid_argument(error.to_string())
         }
+        AuditCallError::Audit(AuditError::Ledger(LedgerError::NotMigrated(_))) => {
+            Status::failed_precondition(error.to_string())
+        }
         AuditCallError::Busy => Status::resource_exhausted(error.to_string()),
         AuditCallError::Closed | AuditCallError::Away(_) | AuditCallError::Audit(_) => {
             Status::unavailable(error.to_string())

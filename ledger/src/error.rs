@@ -110,6 +110,9 @@ pub enum LedgerError {
     /// A number is out of its range: correct the call.
     #[error("{0}")]
     Invalid(String),
+    /// The tables are of a version that lacks what was asked for: migrate the ledger.
+    #[error("{0}")]
+    NotMigrated(String),
     /// The database answered something else.
     #[error("the ledger failed: {0}")]
     Sql(String),

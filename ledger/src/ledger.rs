@@ -216,8 +216,8 @@ impl Ledger {
         self.store.read().balance(user_id, bonus_type)
     }
 
-    /// A user's newest movements over all bonus types, newest first, at most `limit`. Of two that were written by
-    /// different writers at the same moment either may come first.
+    /// A user's newest movements over all bonus types, newest first, at most `limit`: of one type in the order in
+    /// which they moved it, of several by time and then by number.
     ///
     /// # Errors
     /// [`LedgerError`].

@@ -17,9 +17,11 @@ use std::str::FromStr;
 use windfall_contract::accounts::FlowLine;
 
 /// How many lines one call passes over at most on the way to where its page begins.
-pub const STATEMENT_SKIP_MAX: usize = 100_000;
-/// How many lines of a user one page of withdrawals looks at.
+pub const STATEMENT_SKIP_MAX: usize = 10_000;
+/// How many lines of a user one page of withdrawals looks at, where each look-up of withdrawals counts as [`LOOK_UP_LINES`].
 const WITHDRAWAL_LINES_MAX: usize = 10_000;
+/// What a look-up of withdrawals counts for, in lines: a page of one status may need one for each withdrawal that it passes.
+const LOOK_UP_LINES: usize = 100;
 /// The most lines in a page.
 const PAGE_MAX: u32 = 1_000;
 /// How many lines of an account are read ahead.
@@ -30,8 +32,6 @@ const AHEAD_MAX: usize = 500;
 pub enum StatementFrom<'a> {
     /// At the newest line.
     Newest,
-    /// In each account at its newest line with a smaller number.
-    Before(i64),
     /// In each account at its newest line that is not newer than this time, in Unix milliseconds: the statement, and the
     /// balances, as they were then.
     At(i64),
@@ -45,7 +45,7 @@ pub struct Statement {
     /// The balances where the page begins, with its first lines counted in, by bonus type. An account that has no line
     /// from there on is left out.
     pub balances: Vec<(String, i64)>,
-    /// Newest first; of an account always in the order in which it was moved.
+    /// Newest first, by time and then by number; of an account always in the order in which it was moved.
     pub lines: Vec<StatementLine>,
     /// Where the next page begins; `None`: there is none.
     pub next: Option<StatementCursor>,
@@ -215,10 +215,17 @@ impl<'r> Walk<'r> {
         Ok(Self { read, user_id, is_resumed: true, tracks })
     }
 
-    /// The account whose next line is the newest.
-    fn newest(&self) -> Option<usize> {
-        let open = self.tracks.iter().enumerate().filter(|(_, track)| track.place.next != 0);
-        open.max_by_key(|(_, track)| track.place.next).map(|(at, _)| at)
+    /// The account whose next line is the newest. Each line is peeked at, for numbers do not tell: writers of PostgreSQL draw
+    /// theirs in blocks.
+    fn newest(&mut self, wanted: usize) -> Result<Option<usize>, LedgerError> {
+        let mut newest = None;
+        for at in 0..self.tracks.len() {
+            if self.tracks[at].place.next != 0 {
+                let row = self.peek(at, wanted)?;
+                newest = newest.max(Some((row.time_ms, row.id, at)));
+            }
+        }
+        Ok(newest.map(|(.., at)| at))
     }
 
     /// The next line of an account that has one; where it has to be read, up to `wanted` are.
@@ -247,11 +254,11 @@ impl<'r> Walk<'r> {
         Ok(Some((row, balance)))
     }
 
-    /// Passes over lines in each account, up to the first that is not to be passed over.
-    fn skip(&mut self, is_behind: impl Fn(&ChainRow) -> bool) -> Result<(), LedgerError> {
+    /// Passes over lines in each account, up to the first that is not newer than this time.
+    fn skip(&mut self, time_ms: i64) -> Result<(), LedgerError> {
         let mut passed = 0;
         for at in 0..self.tracks.len() {
-            while self.tracks[at].place.next != 0 && !is_behind(self.peek(at, AHEAD_MAX)?) {
+            while self.tracks[at].place.next != 0 && self.peek(at, AHEAD_MAX)?.time_ms > time_ms {
                 if passed == STATEMENT_SKIP_MAX {
                     return Err(LedgerError::Invalid(format!(
                         "user {} has more than {STATEMENT_SKIP_MAX} lines that are newer: read the statement from its \
@@ -279,8 +286,7 @@ impl<'r> Walk<'r> {
     }
 
     fn line(&mut self, wanted: usize) -> Result<Option<StatementLine>, LedgerError> {
-        let Some(at) = self.newest() else { return Ok(None) };
-        self.peek(at, wanted)?;
+        let Some(at) = self.newest(wanted)? else { return Ok(None) };
         let Some((row, balance)) = self.take(at)? else { return Ok(None) };
         let line = FlowLine {
             transfer: row.id,
@@ -294,13 +300,12 @@ impl<'r> Walk<'r> {
         Ok(Some(StatementLine { line, balance }))
     }
 
-    /// The keys of the next withdrawals that were held, at most `wanted`, among at most `lines` lines, of which it takes those
-    /// that it has looked at.
+    /// The keys of the next withdrawals that were held, at most `wanted`, among at most `lines` lines, of which it takes off
+    /// those that it has looked at.
     fn holds(&mut self, wanted: usize, lines: &mut usize) -> Result<Vec<String>, LedgerError> {
         let mut keys = Vec::new();
         while keys.len() < wanted && *lines > 0 {
-            let Some(at) = self.newest() else { break };
-            self.peek(at, *lines)?;
+            let Some(at) = self.newest(*lines)? else { break };
             *lines -= 1;
             let taken = self.take(at)?.filter(|(row, _)| row.is_hold());
             keys.extend(taken.map(|(row, _)| row.reference));
@@ -314,8 +319,8 @@ impl LedgerReader {
     /// and changes no balance.
     ///
     /// It costs a look-up by number for each line, and for each further bonus type at most as many, wherever the page
-    /// begins behind a cursor. [`StatementFrom::Before`] and [`StatementFrom::At`] read all newer lines besides, for the
-    /// balances are counted back over these.
+    /// begins behind a cursor. [`StatementFrom::At`] reads all newer lines besides, for the balances are counted back over
+    /// these.
     ///
     /// # Errors
     /// [`LedgerError::Invalid`] where more than [`STATEMENT_SKIP_MAX`] lines are newer than where the page is to begin, or
@@ -330,8 +335,7 @@ impl LedgerReader {
         let mut walk = Walk::begin(self.read.as_ref(), user_id, after)?;
         match from {
             StatementFrom::Newest | StatementFrom::After(_) => {}
-            StatementFrom::Before(transfer) => walk.skip(|row| row.id < transfer)?,
-            StatementFrom::At(time_ms) => walk.skip(|row| row.time_ms <= time_ms)?,
+            StatementFrom::At(time_ms) => walk.skip(time_ms)?,
         }
         let balances = walk.balances();
         let limit = usize::try_from(limit.clamp(1, PAGE_MAX)).unwrap_or(1);
@@ -346,7 +350,7 @@ impl LedgerReader {
 
     /// A page of a user's withdrawals, or of those of one status, the one that was held last first, 1 to 1,000 of them. A page
     /// may have fewer, and none, though another one follows: it looks at 10,000 lines of the user's statement at most, since
-    /// these lead to the withdrawals, and no index does.
+    /// these lead to the withdrawals, and no index does, and at fewer where many of them are withdrawals of another status.
     ///
     /// # Errors
     /// [`LedgerError::Invalid`] where the cursor is not one of this user; all others.
@@ -365,6 +369,7 @@ impl LedgerReader {
             if keys.is_empty() {
                 return Ok(WithdrawalsPage { withdrawals, next: walk.cursor() });
             }
+            lines = lines.saturating_sub(LOOK_UP_LINES);
             let found = self.read.withdrawals(&keys)?.into_iter();
             let mut found: HashMap<String, _> = found.map(|one| (one.key.clone(), one)).collect();
             for key in keys {

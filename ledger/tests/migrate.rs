@@ -3,7 +3,7 @@
 
 mod old;
 
-use old::{Dialect, GIVEN_BACK, HELD_OF_SETTLED, check, goes_on, ledger_of};
+use old::{Dialect, GIVEN_BACK, HELD_OF_SETTLED, check, goes_on, is_not_held_again, ledger_of};
 use rusqlite::Connection;
 use std::path::Path;
 use windfall_ledger::{Ledger, LedgerOptions, LedgerReader, Unbudgeted};
@@ -34,6 +34,18 @@ fn each_version_is_brought_up() {
             check(version, true, &mut ledger, || LedgerReader::open(&path).unwrap());
         }
         goes_on(&mut open(&path).unwrap(), || LedgerReader::open(&path).unwrap());
+    }
+}
+
+/// An adjustment credits a user without an order, and the user may withdraw what it credited.
+#[test]
+fn withdrawals_of_a_ledger_without_orders_are_known() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("ledger.db");
+    make(&path, 5);
+    Connection::open(&path).unwrap().execute_batch("DELETE FROM orders").unwrap();
+    for _ in 0..2 {
+        is_not_held_again(&mut open(&path).unwrap());
     }
 }
 

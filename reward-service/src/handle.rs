@@ -61,6 +61,10 @@ pub(crate) struct Inner {
     pub(crate) compared_ns: AtomicU64,
     pub(crate) clock: Clock,
     pub(crate) reading: Mutex<Vec<JoinHandle<()>>>,
+    /// Lets one walk through a user's statement run at a time: it may read thousands of lines, and wallets are to have the
+    /// other reading threads.
+    #[cfg(feature = "rpc")]
+    pub(crate) walk: Arc<tokio::sync::Semaphore>,
     pub(crate) threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -171,14 +175,34 @@ impl RewardHandle {
         run: impl FnOnce(&LedgerReader) -> Result<T, LedgerError> + Send + 'static,
     ) -> Result<T, CallError> {
         let (reply, answer) = oneshot::channel();
-        // A caller that has gone does not want the answer.
-        let call: ReadCall = Box::new(move |reader| drop(reply.send(run(reader))));
+        // A caller that has gone does not want the answer, nor may it hold up the others.
+        let call: ReadCall = Box::new(move |reader| {
+            if !reply.is_closed() {
+                drop(reply.send(run(reader)));
+            }
+        });
         match self.inner.reads.push(Weight { events: 1, bytes: 0 }, call) {
             Ok(()) => {}
             Err(NotTaken::Full) => return Err(CallError::Busy),
             Err(NotTaken::Closed) => return Err(CallError::Closed),
         }
         Ok(answer.await.map_err(|_| CallError::Closed)??)
+    }
+
+    /// [`Self::read`] for what walks through a user's statement: one at a time.
+    #[cfg(feature = "rpc")]
+    pub(crate) async fn walk<T: Send + 'static>(
+        &self,
+        run: impl FnOnce(&LedgerReader) -> Result<T, LedgerError> + Send + 'static,
+    ) -> Result<T, CallError> {
+        let turn = Arc::clone(&self.inner.walk).acquire_owned().await.map_err(|_| CallError::Closed)?;
+        // Its turn ends with the read, which goes on when the caller has gone.
+        let walk = move |reader: &LedgerReader| {
+            let done = run(reader);
+            drop(turn);
+            done
+        };
+        self.read(walk).await
     }
 
     /// Sets the budgets of this version of the live rules, without caps; see [`RewardHandle::apply_rules`].

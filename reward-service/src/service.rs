@@ -102,6 +102,8 @@ impl RewardService {
             clock,
             reads: Arc::new(Inbox::new(reads)),
             reading: Mutex::default(),
+            #[cfg(feature = "rpc")]
+            walk: Arc::new(tokio::sync::Semaphore::new(1)),
             threads: Mutex::default(),
             options,
         };

@@ -14,18 +14,16 @@ use windfall_proto::v1::{
 #[derive(Debug, Clone, clap::Subcommand)]
 pub enum OfUser {
     /// Show what moved a user's accounts, newest first, with the balance after each line
-    #[command(group(clap::ArgGroup::new("from").args(["before", "after", "at"])))]
+    #[command(group(clap::ArgGroup::new("from").args(["after", "at"])))]
     Statement {
         /// The number of the user
-        #[arg(allow_hyphen_values = true)]
+        #[arg(value_parser = clap::value_parser!(i64).range(1..))]
         user: i64,
-        /// Only lines before this transfer
-        #[arg(long, value_name = "TRANSFER", value_parser = clap::value_parser!(i64).range(1..))]
-        before: Option<i64>,
         /// The lines behind the page before, which has told this cursor
         #[arg(long, value_name = "CURSOR")]
         after: Option<String>,
-        /// The statement and the balances as they were at this time: 2027-02-06T10:00:00Z, or Unix milliseconds
+        /// The statement and the balances as they were at this time: 2027-02-06T10:00:00Z, or Unix milliseconds. A time of whole
+        /// seconds is the end of its second
         #[arg(long, value_name = "TIME", value_parser = at_ms)]
         at: Option<i64>,
         /// The largest number of lines to show
@@ -35,7 +33,7 @@ pub enum OfUser {
     /// List a user's withdrawals as they stand now, the one that was held last first
     Withdrawals {
         /// The number of the user
-        #[arg(allow_hyphen_values = true)]
+        #[arg(value_parser = clap::value_parser!(i64).range(1..))]
         user: i64,
         /// Only those that stand so
         #[arg(long)]
@@ -60,21 +58,22 @@ pub enum Standing {
     Refused,
 }
 
-/// In a request 0 stands for the present; a millisecond later nothing had moved either.
+/// A time as the table shows it, in whole seconds, means all of its second, so that the line that shows it is there. In a
+/// request 0 stands for the present; a millisecond later nothing had moved either.
 fn at_ms(text: &str) -> Result<i64, String> {
-    Ok(i64::try_from(times::time_ms(text)?).unwrap_or(i64::MAX).max(1))
+    let given = i64::try_from(times::time_ms(text)?).unwrap_or(i64::MAX);
+    Ok(if text.ends_with('Z') { given.saturating_add(999) } else { given.max(1) })
 }
 
 /// Asks it.
 pub async fn ask(client: &ArchiveClient, command: &OfUser, json: bool) -> Result<Outcome, CallError> {
     match command.clone() {
-        OfUser::Statement { user, before, after, at, limit } => {
+        OfUser::Statement { user, after, at, limit } => {
             let reply = client
                 .statement(GetStatementRequest {
                     user_id: user,
                     page_size: limit,
                     after: after.unwrap_or_default(),
-                    before: before.unwrap_or_default(),
                     at_ms: at.unwrap_or_default(),
                 })
                 .await?;
@@ -108,7 +107,7 @@ pub async fn ask(client: &ArchiveClient, command: &OfUser, json: bool) -> Result
             if json || found.is_empty() {
                 show(&found, json);
             } else {
-                println!("{}", listed(&found));
+                println!("{}", listed(&found, !after.is_empty()));
             }
             more(!after.is_empty(), after);
         }
@@ -140,6 +139,11 @@ fn amount(line: &StatementLine) -> String {
     }
 }
 
+/// How many rows a table has, and whether these are all.
+fn count(rows: usize, is_more: bool) -> String {
+    format!("{rows} {}", if is_more { "shown" } else { "in all" })
+}
+
 fn told(page: &GetStatementReply) -> String {
     let mut text = String::new();
     for one in &page.balances {
@@ -162,10 +166,10 @@ fn told(page: &GetStatementReply) -> String {
             line.activity.clone(),
         ]);
     }
-    format!("{text}{table}\n{} in all", page.lines.len())
+    format!("{text}{table}\n{}", count(page.lines.len(), !page.next_after.is_empty()))
 }
 
-fn listed(withdrawals: &[LedgerWithdrawal]) -> String {
+fn listed(withdrawals: &[LedgerWithdrawal], is_more: bool) -> String {
     let mut table = table(&["withdrawal", "status", "amount", "type", "held", "ended", "payer", "reason"]);
     for one in withdrawals {
         let ended = if one.decided_ms == 0 { String::new() } else { time(one.decided_ms) };
@@ -180,7 +184,7 @@ fn listed(withdrawals: &[LedgerWithdrawal]) -> String {
             one.reason.clone(),
         ]);
     }
-    format!("{table}\n{} in all", withdrawals.len())
+    format!("{table}\n{}", count(withdrawals.len(), is_more))
 }
 
 #[cfg(test)]
@@ -214,6 +218,8 @@ mod tests {
         for shown in ["2027-02-06T11:59:59Z", "withdrawal", "-4", "settled", "(7)", "+9"] {
             assert!(text.contains(shown), "{shown}: {text}");
         }
+        let text = told(&GetStatementReply { next_after: "7/1:1:1".into(), ..page });
+        assert!(text.ends_with("3 shown"), "{text}");
         assert_eq!(told(&GetStatementReply::default()), "none");
     }
 
@@ -232,19 +238,27 @@ mod tests {
             reason: "closed account".into(),
             ..held.clone()
         };
-        let text = listed(std::slice::from_ref(&held));
+        let text = listed(std::slice::from_ref(&held), true);
         assert!(
-            text.contains("held") && text.contains("2000-02-29T00:00:00Z") && !text.contains("1970"),
+            text.contains("held")
+                && text.contains("2000-02-29T00:00:00Z")
+                && !text.contains("1970")
+                && text.ends_with("1 shown"),
             "{text}"
         );
-        let text = listed(&[held, refused]);
+        let text = listed(&[held, refused], false);
         assert!(text.contains("refused") && text.contains("2027-02-06T11:59:59Z"), "{text}");
         assert!(text.contains("closed account") && text.ends_with("2 in all"), "{text}");
     }
 
     #[test]
     fn the_time_of_a_statement_is_never_that_of_the_present() {
-        assert_eq!(["0", "5", "1970-01-01T00:00:02Z"].map(at_ms), [Ok(1), Ok(5), Ok(2_000)]);
+        assert_eq!(["0", "5", "2000"].map(at_ms), [Ok(1), Ok(5), Ok(2_000)]);
         assert!(at_ms("soon").is_err());
+    }
+
+    #[test]
+    fn a_time_of_whole_seconds_has_the_lines_that_show_it() {
+        assert_eq!(at_ms("1970-01-01T00:00:02Z"), Ok(2_999));
     }
 }

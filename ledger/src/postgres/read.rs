@@ -149,7 +149,8 @@ pub(crate) const LINES: &str = "SELECT o.order_key, o.user_id, n.name, o.amount,
     FROM orders o JOIN programs p ON p.id = o.program JOIN names n ON n.id = p.asset \
     JOIN names a ON a.id = p.activity WHERE o.order_key > $1 ORDER BY o.order_key LIMIT $2";
 
-/// Walks the chain of each of a user's accounts, at most `limit` steps, and merges them from the newest on.
+/// Walks the chain of each of a user's accounts, at most `limit` steps, and merges them from the newest on, by time
+/// and then by number.
 fn flow(session: &Session, user_id: i64, limit: usize) -> Result<Vec<FlowLine>, LedgerError> {
     let small = |kind: i64| i16::try_from(kind).unwrap_or(0);
     let steps = i64::try_from(limit).unwrap_or(i64::MAX);
@@ -176,8 +177,10 @@ fn flow(session: &Session, user_id: i64, limit: usize) -> Result<Vec<FlowLine>, 
     }
     let mut lines = Vec::new();
     while lines.len() < limit {
-        // Within an account the chain's order holds, whatever the numbers are.
-        let newest = chains.iter_mut().max_by_key(|chain| chain.front().map(|line| line.transfer));
+        // Within an account the chain's order holds. Of several accounts numbers do not tell which was moved last: writers
+        // draw theirs in blocks.
+        let newest =
+            chains.iter_mut().max_by_key(|chain| chain.front().map(|line| (line.time_ms, line.transfer)));
         let Some(line) = newest.and_then(VecDeque::pop_front) else { break };
         lines.push(line);
     }

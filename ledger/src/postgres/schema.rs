@@ -318,8 +318,9 @@ END $$;
 "#;
 
 /// Orders count within their activities, and withdrawals belong to their users ([`key`](crate::key)). What was made before
-/// keeps its number, or its id, as its key; a row of `bare_orders` says that there may be such orders. No row is changed; two
-/// indexes are built, of held withdrawals alone, which reads that table once.
+/// keeps its number, or its id, as its key; a row of `bare_orders` says that there may be such orders; withdrawals are
+/// looked for under both keys always. No row is changed; two indexes are built, of held withdrawals alone, which reads
+/// that table once.
 ///
 /// Processes of older versions must not go on: they would take two orders of one number for one. Every statement of theirs
 /// that reads or changes an order or a withdrawal names a column that has another name from now on.

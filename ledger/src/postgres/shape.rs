@@ -70,7 +70,7 @@ impl Session {
     pub fn need_journal(&self) -> Result<(), LedgerError> {
         match self.shape() {
             Shape::Journal | Shape::Keyed => Ok(()),
-            Shape::Three => Err(LedgerError::Invalid(
+            Shape::Three => Err(LedgerError::NotMigrated(
                 "the ledger has no journal yet: its schema has version 3; run windfall ledger migrate when no process of \
                  an older version is left"
                     .into(),

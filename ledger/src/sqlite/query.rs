@@ -44,27 +44,24 @@ pub(crate) fn balances(db: &Connection, user_id: i64) -> Result<Vec<(String, i64
     Ok(accounts(db, user_id)?.into_iter().map(|account| (account.bonus_type, account.balance)).collect())
 }
 
-/// Walks the chains of a user's accounts together, always from the newest.
+/// Walks the chains of a user's accounts together, always from the newest line, by time and then by number.
 pub(crate) fn flow(db: &Connection, user_id: i64, limit: usize) -> Result<Vec<FlowLine>, LedgerError> {
-    let mut heads: Vec<(String, i64)> =
-        accounts(db, user_id)?.into_iter().map(|account| (account.bonus_type, account.last)).collect();
     let mut statement = db.prepare_cached(
         "SELECT t.reference, t.amount, coalesce(n.name, ''), t.time_ms, t.prev, t.debit, t.credit FROM transfers t \
          LEFT JOIN programs p ON t.debit = ?2 AND p.id = t.debit_holder LEFT JOIN names n ON n.id = p.activity \
          WHERE t.id = ?1",
     )?;
-    let mut lines = Vec::new();
-    while lines.len() < limit {
-        let Some(head) = heads.iter_mut().max_by_key(|(_, last)| *last).filter(|(_, last)| *last != 0) else {
-            break;
-        };
+    let mut line_of = |bonus_type: &str, transfer: i64| -> Result<Option<(FlowLine, i64)>, LedgerError> {
+        if transfer == 0 {
+            return Ok(None);
+        }
         let found = statement
-            .query_row([head.1, BUDGET], |row| {
+            .query_row([transfer, BUDGET], |row| {
                 let line = FlowLine {
-                    transfer: head.1,
+                    transfer,
                     kind: flow_kind(row.get(5)?, row.get(6)?),
                     trade_no: number_of(row.get_ref(0)?.as_str()?).to_owned(),
-                    bonus_type: head.0.clone(),
+                    bonus_type: bonus_type.to_owned(),
                     activity: row.get(2)?,
                     amount: row.get(1)?,
                     time_ms: row.get(3)?,
@@ -73,12 +70,23 @@ pub(crate) fn flow(db: &Connection, user_id: i64, limit: usize) -> Result<Vec<Fl
             })
             .optional()?;
         let (line, prev) = found.ok_or_else(|| {
-            LedgerError::Damaged(format!("transfer {} of user {user_id} is missing", head.1))
+            LedgerError::Damaged(format!("transfer {transfer} of user {user_id} is missing"))
         })?;
-        if prev >= head.1 {
-            return Err(LedgerError::Damaged(format!("transfer {} follows itself", head.1)));
+        if prev >= transfer {
+            return Err(LedgerError::Damaged(format!("transfer {transfer} follows itself")));
         }
-        head.1 = prev;
+        Ok(Some((line, prev)))
+    };
+    let mut heads = Vec::new();
+    for account in accounts(db, user_id)? {
+        heads.extend(line_of(&account.bonus_type, account.last)?);
+    }
+    let mut lines = Vec::new();
+    while lines.len() < limit {
+        let newest = heads.iter().enumerate().max_by_key(|(_, (line, _))| (line.time_ms, line.transfer));
+        let Some(at) = newest.map(|(at, _)| at) else { break };
+        let (line, prev) = heads.swap_remove(at);
+        heads.extend(line_of(&line.bonus_type, prev)?);
         lines.push(line);
     }
     Ok(lines)

@@ -126,7 +126,7 @@ fn migrate(db: &Connection, found: i64) -> Result<(), rusqlite::Error> {
     tx.commit()
 }
 
-/// Whether orders may be stored under their numbers alone, since before version 6.
+/// Whether orders may be stored under their numbers alone, and withdrawals under their ids, since before version 6.
 pub(crate) fn has_bare(db: &Connection) -> Result<bool, rusqlite::Error> {
     db.query_row("SELECT EXISTS (SELECT 1 FROM bare_orders)", [], |row| row.get(0))
 }

@@ -14,8 +14,7 @@ pub(crate) struct Connected {
     pub(super) db: Connection,
     pub(super) unbudgeted: Unbudgeted,
     pub(super) budget_keys: BudgetKeys,
-    /// Whether orders may be stored under their numbers alone, since before version 6, and then withdrawals under their ids:
-    /// where no order was there, nobody had anything to withdraw.
+    /// Whether orders may be stored under their numbers alone, since before version 6, or withdrawals under their ids.
     pub(super) has_bare: bool,
 }
 

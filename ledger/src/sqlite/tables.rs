@@ -264,7 +264,8 @@ BEGIN SELECT RAISE(ABORT, 'commitments are only ever appended'); END;
 ";
 
 /// Orders count within their activities, and withdrawals belong to their users ([`key`](crate::key)). What was made before
-/// keeps its number, or its id, as its key; a row of `bare_orders` says that there may be such orders.
+/// keeps its number, or its id, as its key; a row of `bare_orders` says that there may be such orders or withdrawals. A
+/// ledger may have withdrawals and no order: an adjustment credits a user without one.
 const V6: &str = "
 ALTER TABLE orders RENAME COLUMN trade_no TO order_key;
 ALTER TABLE withdrawals RENAME COLUMN id TO withdrawal_key;
@@ -272,5 +273,5 @@ ALTER TABLE withdrawals ADD COLUMN payer_key TEXT NOT NULL DEFAULT '';
 CREATE INDEX withdrawals_asked ON withdrawals (withdrawal_key) WHERE status = 0 AND payer <> 'front end';
 CREATE INDEX withdrawals_to_pay_out ON withdrawals (withdrawal_key) WHERE status = 0 AND payer = 'front end';
 CREATE TABLE bare_orders (one INTEGER NOT NULL PRIMARY KEY CHECK (one = 1)) STRICT;
-INSERT INTO bare_orders SELECT 1 WHERE EXISTS (SELECT 1 FROM orders);
+INSERT INTO bare_orders SELECT 1 WHERE EXISTS (SELECT 1 FROM orders) OR EXISTS (SELECT 1 FROM withdrawals);
 ";

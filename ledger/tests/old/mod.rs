@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
-use windfall_contract::accounts::{FlowKind, Withdrawal};
+use windfall_contract::accounts::{FlowKind, Withdrawal, WithdrawalOutcome};
 use windfall_ledger::{
     Attempt, Finish, HeldFor, HoldOutcome, Ledger, LedgerReader, Order, OrderId, OrderOutcome, Settlement,
     StatementFrom, StatementLine, WithdrawalId, WithdrawalStatus, payer_key,
@@ -171,6 +171,13 @@ fn keeps_payers_keys(version: i64, reader: &LedgerReader) {
     assert!(is_ended || (version >= 2 && keys == ["withdrawal held"]), "{keys:?}");
 }
 
+/// A withdrawal that was paid before version 6 is known when its front end asks for it again: paying it twice costs money.
+pub fn is_not_held_again(ledger: &mut Ledger) {
+    let paid = Withdrawal { id: "paid".into(), user_id: 7, bonus_type: "cash".into(), amount: 2 };
+    let again = ledger.transact(|tx| tx.hold(&[(&paid, "bank")], 9_000)).unwrap();
+    assert_eq!(again, [HoldOutcome::Decided(WithdrawalOutcome::AlreadyPaid)]);
+}
+
 /// Everything that a ledger of this version held is still there, and goes on. Repeating it finds the same.
 /// `keyed`: an order's number counts within its activity by now.
 pub fn check(version: i64, keyed: bool, ledger: &mut Ledger, reader: impl Fn() -> LedgerReader) {
@@ -208,6 +215,7 @@ pub fn check(version: i64, keyed: bool, ledger: &mut Ledger, reader: impl Fn() -
             ledger.withdrawal(out("held")).unwrap().map(|one| one.status),
             Some(WithdrawalStatus::Paid)
         );
+        is_not_held_again(ledger);
     }
     if version >= 3 {
         assert_eq!((ledger.balance(6, "cash").unwrap(), ledger.balance(5, "cash").unwrap()), (0, 4));
@@ -281,8 +289,14 @@ fn statements_begin_at_0(reader: &LedgerReader) {
             };
         }
         assert!(left.values().all(|balance| *balance == 0), "user {user_id}: {left:?}");
-        for held in reader.withdrawals_of(user_id, None, None, 1_000).unwrap().withdrawals {
-            assert_eq!(held.withdrawal.user_id, user_id);
-        }
+        let held = reader.withdrawals_of(user_id, None, None, 1_000).unwrap().withdrawals;
+        assert!(held.iter().all(|one| one.withdrawal.user_id == user_id), "{held:?}");
+        // A line of what was left of a payment names an order, of which there is no withdrawal.
+        let outs: Vec<_> = lines
+            .iter()
+            .filter(|one| one.line.kind == FlowKind::Withdrawal)
+            .filter_map(|one| reader.withdrawal(WithdrawalId { user_id, id: &one.line.trade_no }).unwrap())
+            .collect();
+        assert_eq!(held, outs, "user {user_id}");
     }
 }

@@ -14,6 +14,13 @@ use windfall_proto::v1;
 /// The bytes of a cursor: three numbers for each of a user's bonus types.
 const CURSOR_MAX_BYTES: usize = 65_536;
 
+fn check_user(user_id: i64) -> Result<(), Status> {
+    if user_id < 1 {
+        return Err(Status::invalid_argument(format!("user_id is {user_id}; it must be at least 1")));
+    }
+    Ok(())
+}
+
 /// The cursor of a request, where it has one.
 fn cursor(after: &str) -> Result<Option<StatementCursor>, Status> {
     if after.is_empty() {
@@ -59,21 +66,19 @@ pub(super) async fn get(
     rewards: &RewardHandle,
     request: v1::GetStatementRequest,
 ) -> Result<v1::GetStatementReply, Status> {
-    let v1::GetStatementRequest { user_id, page_size, after, before, at_ms } = request;
+    let v1::GetStatementRequest { user_id, page_size, after, at_ms } = request;
+    check_user(user_id)?;
     let page = page_of(page_size)?;
-    for (name, number) in [("before", before), ("at_ms", at_ms)] {
-        if number < 0 {
-            return Err(Status::invalid_argument(format!("{name} is {number}; it must not be negative")));
-        }
+    if at_ms < 0 {
+        return Err(Status::invalid_argument(format!("at_ms is {at_ms}; it must not be negative")));
     }
-    if [!after.is_empty(), before != 0, at_ms != 0].iter().filter(|is_given| **is_given).count() > 1 {
-        return Err(Status::invalid_argument("a page begins by one of after, before and at_ms at most"));
+    if !after.is_empty() && at_ms != 0 {
+        return Err(Status::invalid_argument("a page begins by one of after and at_ms at most"));
     }
     let cursor = cursor(&after)?;
-    let found = rewards.read(move |reader| {
+    let found = rewards.walk(move |reader| {
         let from = match &cursor {
             Some(cursor) => StatementFrom::After(cursor),
-            None if before != 0 => StatementFrom::Before(before),
             None if at_ms != 0 => StatementFrom::At(at_ms),
             None => StatementFrom::Newest,
         };
@@ -122,10 +127,11 @@ pub(super) async fn withdrawals(
         v1::WithdrawalStatus::Paid => Some(WithdrawalStatus::Paid),
         v1::WithdrawalStatus::Refused => Some(WithdrawalStatus::Refused),
     };
+    check_user(request.user_id)?;
     let page = page_of(request.page_size)?;
     let cursor = cursor(&request.after)?;
     let user_id = request.user_id;
-    let found = rewards.read(move |reader| reader.withdrawals_of(user_id, asked, cursor.as_ref(), page));
+    let found = rewards.walk(move |reader| reader.withdrawals_of(user_id, asked, cursor.as_ref(), page));
     let found = found.await.map_err(|error| status::of_call(&error))?;
     let withdrawals = found.withdrawals.into_iter().map(withdrawal).collect();
     Ok(v1::ListWithdrawalsReply { withdrawals, next_after: text(found.next.as_ref()) })

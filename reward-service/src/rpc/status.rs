@@ -31,6 +31,7 @@ pub(super) fn of_call(error: &CallError) -> Status {
 fn of_ledger(error: &LedgerError) -> Status {
     match error {
         LedgerError::Invalid(what) => Status::invalid_argument(what),
+        LedgerError::NotMigrated(what) => Status::failed_precondition(what),
         LedgerError::Damaged(_) | LedgerError::Poisoned | LedgerError::Sql(_) => {
             tracing::error!(%error, "a call to the ledger failed");
             Status::internal("the ledger failed; its log says why")

@@ -111,6 +111,8 @@ pub const CHECKS: &[Check] = &[
     ("a statement and its balances as they were before a line, and at a time", statement::back_then),
     ("a user's withdrawals by status, in pages", statement::withdrawals),
     ("writers at once move an account: its statement follows its chain", statement::at_once),
+    ("lines of several accounts are in the order of their times", statement::by_time),
+    ("a page of withdrawals of one status looks a bounded number up", statement::few_look_ups),
     ("a call passes over a bounded number of lines", statement::bounded),
     ("an act is done once, in time, and by two operators", acts::two_operators),
     (
