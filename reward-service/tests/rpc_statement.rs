@@ -19,6 +19,7 @@ use windfall_proto::v1::{
     FlowKind, GetStatementReply, GetStatementRequest, ListWithdrawalsReply, ListWithdrawalsRequest,
     StatementBalance, WithdrawalStatus,
 };
+use windfall_reward_service::PaidOut;
 use windfall_reward_service::rpc::ArchiveService;
 
 const USER: i64 = 7;
@@ -56,9 +57,10 @@ async fn a_users_statement_and_withdrawals_are_shown_page_by_page() {
     let rewards = start_with(folder.path(), badge_options(), vec![Arc::new(fake.unwrap())]);
     assert_eq!(rewards.grant_batch("cash", &[support::cash("a", USER, 9)]).await, [GrantReply::Credited]);
     assert_eq!(rewards.grant_batch("badge", &[support::badge("b")]).await, [GrantReply::Credited]);
-    for (id, outcome) in [("w", WithdrawalOutcome::Paid), ("v", WithdrawalOutcome::Paid)] {
+    for id in ["w", "v"] {
         let asked = Withdrawal { id: id.into(), user_id: USER, bonus_type: "cash".into(), amount: 2 };
-        assert_eq!(rewards.withdraw(&asked).await.unwrap(), outcome);
+        assert_eq!(rewards.withdraw(&asked).await.unwrap(), WithdrawalOutcome::ToPayOut);
+        assert_eq!(rewards.acknowledge(USER, id, PaidOut::Paid).await, Ok(true));
     }
     let held = Withdrawal { id: "u".into(), user_id: USER, bonus_type: "cash".into(), amount: 1 };
     rewards.call(move |ledger| ledger.transact(|tx| tx.hold(&[(&held, "bank")], 5_000))).await.unwrap();

@@ -2294,15 +2294,15 @@ func (x *AcceptLedgerReply) GetAcceptedMs() int64 {
 }
 
 type GetStatementRequest struct {
-	state  protoimpl.MessageState `protogen:"open.v1"`
-	UserId int64                  `protobuf:"varint,1,opt,name=user_id,json=userId,proto3" json:"user_id,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// At least 1.
+	UserId int64 `protobuf:"varint,1,opt,name=user_id,json=userId,proto3" json:"user_id,omitempty"`
 	// 1 to 1,000; 0 stands for 100.
 	PageSize uint32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// next_after of the page before. At most one of this and the next two; none of them: from the newest line on.
+	// next_after of the page before. At most one of this and at_ms; none of them: from the newest line on.
 	After string `protobuf:"bytes,3,opt,name=after,proto3" json:"after,omitempty"`
-	// Only lines with a smaller number; 0: any.
-	Before int64 `protobuf:"varint,4,opt,name=before,proto3" json:"before,omitempty"`
-	// The statement and the balances as they were at this time, in Unix milliseconds; 0: as they are.
+	// The statement and the balances as they were at this time, in Unix milliseconds; 0: as they are. Before a ledger of schema
+	// version 3 or older was migrated, balances may differ from those of that time, and be below 0.
 	AtMs          int64 `protobuf:"varint,5,opt,name=at_ms,json=atMs,proto3" json:"at_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2357,13 +2357,6 @@ func (x *GetStatementRequest) GetAfter() string {
 		return x.After
 	}
 	return ""
-}
-
-func (x *GetStatementRequest) GetBefore() int64 {
-	if x != nil {
-		return x.Before
-	}
-	return 0
 }
 
 func (x *GetStatementRequest) GetAtMs() int64 {
@@ -2593,8 +2586,9 @@ func (x *GetStatementReply) GetNextAfter() string {
 }
 
 type ListWithdrawalsRequest struct {
-	state  protoimpl.MessageState `protogen:"open.v1"`
-	UserId int64                  `protobuf:"varint,1,opt,name=user_id,json=userId,proto3" json:"user_id,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// At least 1.
+	UserId int64 `protobuf:"varint,1,opt,name=user_id,json=userId,proto3" json:"user_id,omitempty"`
 	// Only those of this status; unspecified: all.
 	Status WithdrawalStatus `protobuf:"varint,2,opt,name=status,proto3,enum=windfall.v1.WithdrawalStatus" json:"status,omitempty"`
 	// next_after of the page before.
@@ -2989,13 +2983,12 @@ const file_windfall_v1_grant_proto_rawDesc = "" +
 	"\x05actor\x18\x02 \x01(\tR\x05actor\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x1f\n" +
 	"\vaccepted_ms\x18\x04 \x01(\x03R\n" +
-	"acceptedMs\"\x8e\x01\n" +
+	"acceptedMs\"|\n" +
 	"\x13GetStatementRequest\x12\x17\n" +
 	"\auser_id\x18\x01 \x01(\x03R\x06userId\x12\x1b\n" +
 	"\tpage_size\x18\x02 \x01(\rR\bpageSize\x12\x14\n" +
-	"\x05after\x18\x03 \x01(\tR\x05after\x12\x16\n" +
-	"\x06before\x18\x04 \x01(\x03R\x06before\x12\x13\n" +
-	"\x05at_ms\x18\x05 \x01(\x03R\x04atMs\"\xfa\x01\n" +
+	"\x05after\x18\x03 \x01(\tR\x05after\x12\x13\n" +
+	"\x05at_ms\x18\x05 \x01(\x03R\x04atMsJ\x04\b\x04\x10\x05\"\xfa\x01\n" +
 	"\rStatementLine\x12\x1a\n" +
 	"\btransfer\x18\x01 \x01(\x03R\btransfer\x12)\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x15.windfall.v1.FlowKindR\x04kind\x12\x1c\n" +

@@ -267,10 +267,12 @@ type ArchiveClient interface {
 	AcceptLedger(ctx context.Context, in *AcceptLedgerRequest, opts ...grpc.CallOption) (*AcceptLedgerReply, error)
 	// A user's statement: what moved the user's accounts, the newest line first, with the balance after each, and the
 	// balances where the page begins. The ledger does not keep an order's app: every operator sees all. Errors:
-	// INVALID_ARGUMENT, also where more than 100,000 lines are newer than `before` or `at_ms` say: then go there page by page.
+	// INVALID_ARGUMENT, also where more than 10,000 lines are newer than `at_ms` says: then go there page by page;
+	// FAILED_PRECONDITION, where the ledger has to be migrated first.
 	GetStatement(ctx context.Context, in *GetStatementRequest, opts ...grpc.CallOption) (*GetStatementReply, error)
 	// A user's withdrawals as they stand now, the one that was held last first. A page looks at 10,000 lines of the user's
-	// statement at most, so it may have fewer withdrawals than it was asked for, and none, though another one follows.
+	// statement at most, so it may have fewer withdrawals than it was asked for, and none, though another one follows. Errors:
+	// as for GetStatement.
 	ListWithdrawals(ctx context.Context, in *ListWithdrawalsRequest, opts ...grpc.CallOption) (*ListWithdrawalsReply, error)
 }
 
@@ -443,10 +445,12 @@ type ArchiveServer interface {
 	AcceptLedger(context.Context, *AcceptLedgerRequest) (*AcceptLedgerReply, error)
 	// A user's statement: what moved the user's accounts, the newest line first, with the balance after each, and the
 	// balances where the page begins. The ledger does not keep an order's app: every operator sees all. Errors:
-	// INVALID_ARGUMENT, also where more than 100,000 lines are newer than `before` or `at_ms` say: then go there page by page.
+	// INVALID_ARGUMENT, also where more than 10,000 lines are newer than `at_ms` says: then go there page by page;
+	// FAILED_PRECONDITION, where the ledger has to be migrated first.
 	GetStatement(context.Context, *GetStatementRequest) (*GetStatementReply, error)
 	// A user's withdrawals as they stand now, the one that was held last first. A page looks at 10,000 lines of the user's
-	// statement at most, so it may have fewer withdrawals than it was asked for, and none, though another one follows.
+	// statement at most, so it may have fewer withdrawals than it was asked for, and none, though another one follows. Errors:
+	// as for GetStatement.
 	ListWithdrawals(context.Context, *ListWithdrawalsRequest) (*ListWithdrawalsReply, error)
 	mustEmbedUnimplementedArchiveServer()
 }

@@ -341,14 +341,16 @@ export interface AcceptLedgerReply {
 }
 
 export interface GetStatementRequest {
+  /** At least 1. */
   userId: bigint;
   /** 1 to 1,000; 0 stands for 100. */
   pageSize: number;
-  /** next_after of the page before. At most one of this and the next two; none of them: from the newest line on. */
+  /** next_after of the page before. At most one of this and at_ms; none of them: from the newest line on. */
   after: string;
-  /** Only lines with a smaller number; 0: any. */
-  before: bigint;
-  /** The statement and the balances as they were at this time, in Unix milliseconds; 0: as they are. */
+  /**
+   * The statement and the balances as they were at this time, in Unix milliseconds; 0: as they are. Before a ledger of schema
+   * version 3 or older was migrated, balances may differ from those of that time, and be below 0.
+   */
   atMs: bigint;
 }
 
@@ -382,6 +384,7 @@ export interface GetStatementReply {
 }
 
 export interface ListWithdrawalsRequest {
+  /** At least 1. */
   userId: bigint;
   /** Only those of this status; unspecified: all. */
   status: WithdrawalStatus;
@@ -3257,7 +3260,7 @@ export const AcceptLedgerReply: MessageFns<AcceptLedgerReply> = {
 };
 
 function createBaseGetStatementRequest(): GetStatementRequest {
-  return { userId: 0n, pageSize: 0, after: "", before: 0n, atMs: 0n };
+  return { userId: 0n, pageSize: 0, after: "", atMs: 0n };
 }
 
 export const GetStatementRequest: MessageFns<GetStatementRequest> = {
@@ -3273,12 +3276,6 @@ export const GetStatementRequest: MessageFns<GetStatementRequest> = {
     }
     if (message.after !== "") {
       writer.uint32(26).string(message.after);
-    }
-    if (message.before !== 0n) {
-      if (BigInt.asIntN(64, message.before) !== message.before) {
-        throw new globalThis.Error("value provided for field message.before of type int64 too large");
-      }
-      writer.uint32(32).int64(message.before);
     }
     if (message.atMs !== 0n) {
       if (BigInt.asIntN(64, message.atMs) !== message.atMs) {
@@ -3326,14 +3323,6 @@ export const GetStatementRequest: MessageFns<GetStatementRequest> = {
             message.after = reader.string();
             continue;
           }
-          case 4: {
-            if (tag !== 32) {
-              break;
-            }
-
-            message.before = reader.int64() as bigint;
-            continue;
-          }
           case 5: {
             if (tag !== 40) {
               break;
@@ -3362,7 +3351,6 @@ export const GetStatementRequest: MessageFns<GetStatementRequest> = {
     message.userId = (object.userId !== undefined && object.userId !== null) ? BigInt(object.userId) : 0n;
     message.pageSize = object.pageSize ?? 0;
     message.after = object.after ?? "";
-    message.before = (object.before !== undefined && object.before !== null) ? BigInt(object.before) : 0n;
     message.atMs = (object.atMs !== undefined && object.atMs !== null) ? BigInt(object.atMs) : 0n;
     return message;
   },
@@ -4254,7 +4242,8 @@ export const ArchiveService = {
   /**
    * A user's statement: what moved the user's accounts, the newest line first, with the balance after each, and the
    * balances where the page begins. The ledger does not keep an order's app: every operator sees all. Errors:
-   * INVALID_ARGUMENT, also where more than 100,000 lines are newer than `before` or `at_ms` say: then go there page by page.
+   * INVALID_ARGUMENT, also where more than 10,000 lines are newer than `at_ms` says: then go there page by page;
+   * FAILED_PRECONDITION, where the ledger has to be migrated first.
    */
   getStatement: {
     path: "/windfall.v1.Archive/GetStatement" as const,
@@ -4267,7 +4256,8 @@ export const ArchiveService = {
   },
   /**
    * A user's withdrawals as they stand now, the one that was held last first. A page looks at 10,000 lines of the user's
-   * statement at most, so it may have fewer withdrawals than it was asked for, and none, though another one follows.
+   * statement at most, so it may have fewer withdrawals than it was asked for, and none, though another one follows. Errors:
+   * as for GetStatement.
    */
   listWithdrawals: {
     path: "/windfall.v1.Archive/ListWithdrawals" as const,
@@ -4333,12 +4323,14 @@ export interface ArchiveServer extends UntypedServiceImplementation {
   /**
    * A user's statement: what moved the user's accounts, the newest line first, with the balance after each, and the
    * balances where the page begins. The ledger does not keep an order's app: every operator sees all. Errors:
-   * INVALID_ARGUMENT, also where more than 100,000 lines are newer than `before` or `at_ms` say: then go there page by page.
+   * INVALID_ARGUMENT, also where more than 10,000 lines are newer than `at_ms` says: then go there page by page;
+   * FAILED_PRECONDITION, where the ledger has to be migrated first.
    */
   getStatement: handleUnaryCall<GetStatementRequest, GetStatementReply>;
   /**
    * A user's withdrawals as they stand now, the one that was held last first. A page looks at 10,000 lines of the user's
-   * statement at most, so it may have fewer withdrawals than it was asked for, and none, though another one follows.
+   * statement at most, so it may have fewer withdrawals than it was asked for, and none, though another one follows. Errors:
+   * as for GetStatement.
    */
   listWithdrawals: handleUnaryCall<ListWithdrawalsRequest, ListWithdrawalsReply>;
 }
@@ -4534,7 +4526,8 @@ export interface ArchiveClient extends Client {
   /**
    * A user's statement: what moved the user's accounts, the newest line first, with the balance after each, and the
    * balances where the page begins. The ledger does not keep an order's app: every operator sees all. Errors:
-   * INVALID_ARGUMENT, also where more than 100,000 lines are newer than `before` or `at_ms` say: then go there page by page.
+   * INVALID_ARGUMENT, also where more than 10,000 lines are newer than `at_ms` says: then go there page by page;
+   * FAILED_PRECONDITION, where the ledger has to be migrated first.
    */
   getStatement(
     request: GetStatementRequest,
@@ -4553,7 +4546,8 @@ export interface ArchiveClient extends Client {
   ): ClientUnaryCall;
   /**
    * A user's withdrawals as they stand now, the one that was held last first. A page looks at 10,000 lines of the user's
-   * statement at most, so it may have fewer withdrawals than it was asked for, and none, though another one follows.
+   * statement at most, so it may have fewer withdrawals than it was asked for, and none, though another one follows. Errors:
+   * as for GetStatement.
    */
   listWithdrawals(
     request: ListWithdrawalsRequest,
