@@ -19,7 +19,8 @@ pub struct AuditorOptions {
     pub step_pause_ms: u64,
     /// The number of transfers of a step. 1,000 to 1,000,000; default 25,000.
     pub increment_rows: u32,
-    /// Balances are compared while at most so many transfers are not read yet. 1,000 to 10,000,000; default 500,000.
+    /// Balances are compared while at most so many transfers are not read yet. 1,000 to 10,000,000; default 500,000;
+    /// at most 50,000 in a file.
     pub unread_rows_max: u32,
 }
 

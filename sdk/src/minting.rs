@@ -2,7 +2,7 @@
 //!
 //! A ring does not reach all processes at the same moment, and to a process that lacks a key its tokens are illegal. So the
 //! key so far goes on minting for [`SdkOptions::mint_after_ms`], unless it cannot: it is no longer in the ring, is destroyed,
-//! or the rules revoke it.
+//! or the rules revoke it. A new key that the rules revoke takes the place of none that can mint.
 
 use crate::options::SdkOptions;
 use arc_swap::{ArcSwap, Guard};
@@ -30,7 +30,8 @@ struct Next {
 impl Minting {
     /// Mints with the primary key of the ring that a process starts with. A ring says when a key was made, and not when it
     /// was promoted: a primary key that was made less than `mint_after_ms` ago waits for the rest of that time if there is
-    /// a key that was primary before it.
+    /// a key that was primary before it. So does one that is revoked, for as long as it is
+    /// revoked.
     pub(crate) fn open(
         ring: &KeyRing,
         options: &SdkOptions,
@@ -50,7 +51,8 @@ impl Minting {
         };
         let was_primary = |key: &KeyInfo| key.state == State::VerifyOnly && key.has_minted;
         let before = ring.keys().filter(was_primary).filter_map(|key| own.usable(ring, key.id, revocations));
-        if let (Some(before), true) = (before.last(), wait_ms > 0) {
+        let waits = wait_ms > 0 || revocations.of_key(primary.key().0).is_some();
+        if let (Some(before), true) = (before.last(), waits) {
             *own.next.lock() = Some(own.wait(primary, &before, wait_ms));
             own.minter.store(Arc::new(before));
         }
@@ -63,9 +65,10 @@ impl Minting {
         self.minter.load()
     }
 
-    /// Takes over a changed ring. On an error the keys so far stay.
+    /// Takes over a changed ring. On an error the key that mints stays, and none waits any more.
     pub(crate) fn take_over(&self, ring: &KeyRing, revocations: &Revocations) -> Result<(), NoPrimary> {
-        let primary = ring.minter(&self.app_id)?;
+        // The key that waits is not primary any more: it may be retired or destroyed, and judges would refuse its tokens.
+        let primary = ring.minter(&self.app_id).inspect_err(|_| *self.next.lock() = None)?;
         let mut next = self.next.lock();
         let so_far = self.minter.load().key();
         let (now, then) = if primary.key() == so_far {
@@ -90,15 +93,18 @@ impl Minting {
         Ok(())
     }
 
-    /// Lets the key that waits mint, if its time has come or the key so far was revoked.
+    /// Lets the key that waits mint, if its time has come or the key so far was revoked, and it is not revoked itself.
     pub(crate) fn look(&self, revocations: &Revocations) {
         let mut next = self.next.lock();
         let now_ns = self.clock.monotonic_ns();
         let so_far = self.minter.load().key().0;
         let is_revoked = revocations.of_key(so_far).is_some();
-        let Some(Next { minter, .. }) = next.take_if(|next| is_revoked || now_ns >= next.from_ns) else {
-            return;
+        let takes_over = |next: &mut Next| {
+            // Its tokens would be illegal. It goes on waiting, as the revocation may be taken back.
+            let is_legal = revocations.of_key(next.minter.key().0).is_none();
+            is_legal && (is_revoked || now_ns >= next.from_ns)
         };
+        let Some(Next { minter, .. }) = next.take_if(takes_over) else { return };
         let key = minter.key().0;
         if is_revoked {
             tracing::warn!(key, so_far, "the new key mints at once: the key so far is revoked");
@@ -305,6 +311,32 @@ mod tests {
         desk.file.retire(KeyId(2)).unwrap();
         let refused = minting.take_over(&desk.ring(), &Revocations::default());
         assert_eq!((refused, key(&minting)), (Err(NoPrimary::None), 1));
+        desk.file.destroy(KeyId(2)).unwrap();
+        assert!(minting.take_over(&desk.ring(), &Revocations::default()).is_err());
+        desk.pass(WAIT_MS);
+        assert_eq!(key(&minting), 1, "the key that waited is destroyed");
+    }
+
+    #[test]
+    fn a_revoked_key_takes_the_place_of_none_that_can_mint() {
+        let mut desk = Desk::new();
+        let running = desk.start();
+        desk.add_primary(START_MS - WAIT_MS);
+        running.take_over(&desk.ring(), &revoked(2)).unwrap();
+        let started = desk.open(WAIT_MS, &revoked(2));
+        let without_wait = desk.open(0, &revoked(2));
+        desk.pass(WAIT_MS);
+        for minting in [&running, &started, &without_wait] {
+            minting.look(&revoked(2));
+            assert_eq!(minting.minter().key().0, 1);
+            // Of two revoked keys neither is better.
+            minting.look(&[revoked(1), revoked(2)].iter().flat_map(Revocations::iter).cloned().collect());
+            assert_eq!(minting.minter().key().0, 1);
+            assert_eq!(key(minting), 2, "the revocation was taken back");
+        }
+        desk.file.destroy(KeyId(1)).unwrap();
+        let minting = desk.open(WAIT_MS, &revoked(2));
+        assert_eq!(minting.minter().key().0, 2, "there is no other one");
     }
 
     #[test]

@@ -186,7 +186,7 @@ impl Sdk {
     /// opened with a key file follows that file by itself.
     ///
     /// # Errors
-    /// [`NoPrimary`]; the keys so far stay.
+    /// [`NoPrimary`]; the key that mints stays, and none waits to mint any more.
     pub fn set_keys(&self, keys: &KeyRing) -> Result<(), NoPrimary> {
         self.shared.set_keys(keys)
     }

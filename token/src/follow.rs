@@ -10,7 +10,7 @@ use zeroize::Zeroizing;
 #[derive(Debug)]
 pub struct KeyRingFile {
     path: PathBuf,
-    /// The digest of the ring that was taken over last.
+    /// The digest of the ring that was taken over last, while it is in force as a whole.
     digest: Option<[u8; 32]>,
     /// The reason why the file could not be taken over at the last look, so that it is told once.
     told: Option<String>,
@@ -23,8 +23,9 @@ impl KeyRingFile {
     }
 
     /// Hands the ring to `take` where the file is another one than the last that it took. A ring that cannot be read, or that
-    /// `take` refuses, is tried again at each look until it is taken or the file is again as it was; each reason is told once
-    /// in a row. `None`: there is nothing new to tell. Blocks for the disk.
+    /// `take` refuses, is tried again at each look until it is taken or the file is another one; each reason is told once in a
+    /// row. A file that is again as it was is handed out only where `take` has refused another one since, of which it may have
+    /// taken a part. `None`: there is nothing new to tell. Blocks for the disk.
     pub fn look(&mut self, take: impl FnOnce(KeyRing) -> Result<(), String>) -> Option<Result<(), String>> {
         // Before and after: of a file that is replaced meanwhile nobody knows which of the two was loaded.
         let digest = digest_of(&self.path);
@@ -33,7 +34,13 @@ impl KeyRingFile {
             return None;
         }
         // What failed may succeed although the bytes stay the same: a mode is mended, or the system has randomness again.
-        match KeyRing::load(&self.path).map_err(|error| error.to_string()).and_then(take) {
+        let loaded = KeyRing::load(&self.path).map_err(|error| error.to_string());
+        let taken = loaded.and_then(|ring| {
+            // Whoever refuses a ring may have taken it in part, so the last one is no longer in force as a whole.
+            self.digest = None;
+            take(ring)
+        });
+        match taken {
             Ok(()) => {
                 let is_same = digest_of(&self.path) == digest;
                 (self.digest, self.told) = (digest.filter(|_| is_same), None);
@@ -87,6 +94,22 @@ mod tests {
         assert_eq!(seen.look(refuse("one reason")), Some(Err("one reason".into())));
         assert_eq!(offered.get(), 4);
         assert_eq!(look(&mut seen).unwrap().unwrap().keys().count(), 2);
+        assert!(look(&mut seen).is_none());
+    }
+
+    /// The ring that was put back was never taken, so whoever had the refused one in part kept it until a restart.
+    #[test]
+    fn a_ring_that_is_put_back_after_another_was_refused_is_taken_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("keys.toml");
+        let mut file = KeyFile::create(&path, Algorithm::HmacSha256, 1).unwrap();
+        let mut seen = KeyRingFile::new(&path);
+        assert!(matches!(look(&mut seen), Some(Ok(_))));
+        let before = std::fs::read(&path).unwrap();
+        file.add(Algorithm::HmacSha256, 2).unwrap();
+        assert_eq!(seen.look(|_| Err("only a part took it".into())), Some(Err("only a part took it".into())));
+        std::fs::write(&path, before).unwrap();
+        assert_eq!(look(&mut seen).unwrap().unwrap().keys().count(), 1);
         assert!(look(&mut seen).is_none());
     }
 

@@ -16,6 +16,8 @@ use windfall_ledger::Auditor;
 
 /// The number of transfers of a step in a ledger in a file: its writer waits meanwhile.
 const FILE_ROWS_MAX: u32 = 10_000;
+/// The number of unread transfers at most with which its balances are compared: they are read under its write lock.
+const FILE_UNREAD_MAX: u32 = 50_000;
 
 impl ServiceOptions {
     /// Whether a process of this role audits beside its services.
@@ -28,6 +30,7 @@ impl ServiceOptions {
         let mut pace = self.auditor.clone();
         if matches!(self.ledger, LedgerAt::File) {
             pace.increment_rows = pace.increment_rows.min(FILE_ROWS_MAX);
+            pace.unread_rows_max = pace.unread_rows_max.min(FILE_UNREAD_MAX);
         }
         let options = self.clone();
         let open = move || options.open_auditor().map_err(|error| format!("{error:#}"));
