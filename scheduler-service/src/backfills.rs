@@ -11,9 +11,6 @@ use windfall_scheduler::{
     BackfillError, BackfillRequest, BackfillState as State, BackfillStatus, Backfills, RATE_DEFAULT_PER_S,
 };
 
-/// The bytes of an actor's name that are kept.
-const ACTOR_MAX_BYTES: usize = 200;
-
 /// The service. Mount it as `BackfillsServer::new(BackfillsService::new(backfills))`.
 #[derive(Debug, Clone)]
 pub struct BackfillsService {
@@ -33,13 +30,10 @@ impl backfills_server::Backfills for BackfillsService {
         &self,
         request: Request<StartBackfillRequest>,
     ) -> Result<Response<Backfill>, Status> {
-        let by = Call::of(&request)?.caller.name.clone();
+        let caller = Call::of(&request)?.caller.clone();
         let StartBackfillRequest { from_ms, to_ms, tenant, target, rate_per_s, dry_run, actor, name } =
             request.into_inner();
-        if actor.len() > ACTOR_MAX_BYTES {
-            let what = format!("actor: it has {} bytes, but only {ACTOR_MAX_BYTES} are allowed", actor.len());
-            return Err(Status::invalid_argument(what));
-        }
+        let by = caller.acts_as(&actor)?;
         let named = |name: String| Some(name).filter(|name| !name.is_empty());
         let request = BackfillRequest {
             from_ms,
@@ -50,7 +44,6 @@ impl backfills_server::Backfills for BackfillsService {
             rate_per_s: if rate_per_s == 0 { RATE_DEFAULT_PER_S } else { rate_per_s },
             is_dry_run: dry_run,
         };
-        let by = named(actor).map_or_else(|| by.to_string(), |actor| format!("{actor} with the key of {by}"));
         let started = self.backfills.start(request, &by).map_err(|error| match error {
             BackfillError::Invalid(what) => Status::invalid_argument(what),
             BackfillError::NotNow(what) => Status::failed_precondition(what),

@@ -122,7 +122,7 @@ async fn each_refusal_has_its_code_and_says_why() {
     assert!(refused.message().contains("[scheduler.far]"), "{refused}");
     let dir = tempfile::tempdir().unwrap();
     let service = service(&dir, Some(Arc::new(Kept)));
-    let long = StartBackfillRequest { actor: "x".repeat(201), ..start(FROM_MS, FROM_MS + 1) };
+    let by = |actor: &str| StartBackfillRequest { actor: actor.into(), ..start(FROM_MS, FROM_MS + 1) };
     let other = StartBackfillRequest { tenant: "other".into(), ..start(FROM_MS, FROM_MS + 1) };
     let long_name = StartBackfillRequest { name: "x".repeat(65), ..start(FROM_MS, FROM_MS + 1) };
     for (wrong, code) in [
@@ -130,7 +130,8 @@ async fn each_refusal_has_its_code_and_says_why() {
         (start(FROM_MS, FROM_MS + 9 * HOUR_MS), Code::InvalidArgument),
         (start(FROM_MS - 1, FROM_MS + 1), Code::FailedPrecondition),
         (start(FROM_MS, FROM_MS + HOUR_MS + 1), Code::FailedPrecondition),
-        (long, Code::InvalidArgument),
+        (by(&"x".repeat(65)), Code::InvalidArgument),
+        (by("ann\nroot: bob"), Code::InvalidArgument),
         (other, Code::InvalidArgument),
         (long_name, Code::InvalidArgument),
     ] {

@@ -16,6 +16,9 @@ use windfall_contract::Clock;
 use windfall_task_queue::ApiOptions;
 use windfall_task_queue::embedded::{EmbeddedJobs, EmbeddedJobsOptions};
 
+/// How long a connection may be idle where a test waits for its end.
+const IDLE_TIMEOUT_MS: u64 = 400;
+
 fn open(dir: &tempfile::TempDir, shards: u16) -> Arc<EmbeddedJobs> {
     let options = EmbeddedJobsOptions { shards, ..EmbeddedJobsOptions::default() };
     EmbeddedJobs::open(dir.path(), &options, Clock::system()).unwrap()
@@ -64,10 +67,12 @@ async fn what_a_consumer_that_hung_up_was_to_get_goes_to_another_one() {
     }
 }
 
-/// Waits until a connection is closed, on which nothing comes.
-async fn closed(stream: &mut (impl AsyncRead + Unpin)) {
+/// Waits until a connection is closed, on which nothing comes: no earlier than the time for which it may be idle.
+async fn closed(stream: &mut (impl AsyncRead + Unpin), passed_ms: &AtomicU64) {
     let end = stream.read(&mut [0]).await;
     assert!(matches!(end, Ok(0) | Err(_)), "{end:?}");
+    let passed_ms = passed_ms.load(SeqCst);
+    assert!(passed_ms >= IDLE_TIMEOUT_MS, "too early: after {passed_ms} ms");
 }
 
 /// The time goes on between two calls alone, and by less than a connection may be idle, so a machine that stalls proves
@@ -78,7 +83,7 @@ async fn a_connection_is_closed_whose_caller_sends_no_request_and_no_other() {
     let passed_ms = Arc::new(AtomicU64::new(0));
     let (began_ms, own) = (Clock::system().unix_ms(), Arc::clone(&passed_ms));
     let clock = Clock::from_unix_ms(move || began_ms + own.load(SeqCst));
-    let options = ApiOptions { idle_timeout_ms: 400, ..ApiOptions::default() };
+    let options = ApiOptions { idle_timeout_ms: IDLE_TIMEOUT_MS, ..ApiOptions::default() };
     let Served { queues, wire, .. } = serve_by(clock, &[("default", open(&dir, 2))], None, options).await;
     let ask = async |stream: &mut TcpStream, request: &str| {
         stream.write_all(request.as_bytes()).await.unwrap();
@@ -98,7 +103,12 @@ async fn a_connection_is_closed_whose_caller_sends_no_request_and_no_other() {
     let (mut slow_read, mut slow_write) = slow.split();
     let are_closed = AtomicBool::new(false);
     let others = async {
-        tokio::join!(closed(&mut silent), closed(&mut slow_read), closed(&mut idle));
+        let passed_ms = &passed_ms;
+        tokio::join!(
+            closed(&mut silent, passed_ms),
+            closed(&mut slow_read, passed_ms),
+            closed(&mut idle, passed_ms)
+        );
         are_closed.store(true, SeqCst);
     };
     // One that calls again and again stays, and so does one whose call goes on: the server looks at each a few times meanwhile.
@@ -115,7 +125,6 @@ async fn a_connection_is_closed_whose_caller_sends_no_request_and_no_other() {
     };
     let both = tokio::time::timeout(Duration::from_secs(60), async { tokio::join!(others, calls) });
     both.await.expect("the other connections are closed");
-    assert!(passed_ms.load(SeqCst) >= 400, "too early");
     assert_eq!(wire.put("/api/n/none", "").await.status, 201);
     let mut reply = [0; 12];
     polls.read_exact(&mut reply).await.unwrap();

@@ -47,7 +47,11 @@ impl Wire {
     }
 
     pub async fn call(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Reply {
-        let mut stream = self.begin(method, path, headers, body).await;
+        Self::end(self.begin(method, path, headers, body).await).await
+    }
+
+    /// Waits for the answer of a call that was sent.
+    pub async fn end(mut stream: TcpStream) -> Reply {
         let mut bytes = Vec::new();
         // A reset after the answer is as good as a close.
         let _end = stream.read_to_end(&mut bytes).await;
