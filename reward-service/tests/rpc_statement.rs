@@ -14,6 +14,7 @@ use windfall_contract::Clock;
 use windfall_contract::accounts::{Accounts as _, Withdrawal, WithdrawalOutcome};
 use windfall_contract::rewards::{GrantReply, Rewards as _};
 use windfall_edge::{Call, Caller, Role};
+use windfall_ledger::{LedgerReader, WithdrawalId};
 use windfall_proto::v1::archive_server::Archive;
 use windfall_proto::v1::{
     FlowKind, GetStatementReply, GetStatementRequest, ListWithdrawalsReply, ListWithdrawalsRequest,
@@ -23,6 +24,8 @@ use windfall_reward_service::PaidOut;
 use windfall_reward_service::rpc::ArchiveService;
 
 const USER: i64 = 7;
+/// A time after all that the services of these tests do by the clock.
+const LATER_MS: i64 = 9_000_000_000_000;
 
 fn of<T>(message: T) -> Request<T> {
     let mut request = Request::new(message);
@@ -60,10 +63,11 @@ async fn a_users_statement_and_withdrawals_are_shown_page_by_page() {
     for id in ["w", "v"] {
         let asked = Withdrawal { id: id.into(), user_id: USER, bonus_type: "cash".into(), amount: 2 };
         assert_eq!(rewards.withdraw(&asked).await.unwrap(), WithdrawalOutcome::ToPayOut);
-        assert_eq!(rewards.acknowledge(USER, id, PaidOut::Paid).await, Ok(true));
     }
     let held = Withdrawal { id: "u".into(), user_id: USER, bonus_type: "cash".into(), amount: 1 };
-    rewards.call(move |ledger| ledger.transact(|tx| tx.hold(&[(&held, "bank")], 5_000))).await.unwrap();
+    rewards.call(move |ledger| ledger.transact(|tx| tx.hold(&[(&held, "bank")], LATER_MS))).await.unwrap();
+    let paid = ["w", "v"].map(|id| WithdrawalId { user_id: USER, id });
+    rewards.call(move |ledger| ledger.transact(|tx| tx.pay_out(&paid, LATER_MS))).await.unwrap();
 
     let service = ArchiveService::new(rewards.clone());
     let whole = statement(&service, GetStatementRequest::default()).await.unwrap();
@@ -105,7 +109,7 @@ async fn a_users_statement_and_withdrawals_are_shown_page_by_page() {
     let (held, paid) = (WithdrawalStatus::Held, WithdrawalStatus::Paid);
     assert_eq!(ids, [("u", held), ("v", paid), ("w", paid)]);
     let first = &all.withdrawals[0];
-    assert_eq!((first.payer.as_str(), first.held_ms, first.decided_ms), ("bank", 5_000, 0));
+    assert_eq!((first.payer.as_str(), first.held_ms, first.decided_ms), ("bank", LATER_MS, 0));
     assert!(all.withdrawals[1].decided_ms >= all.withdrawals[1].held_ms && first.user_id == USER);
     assert_eq!(list(held, 9).await.unwrap().withdrawals, all.withdrawals[..1]);
     assert_eq!(list(WithdrawalStatus::Refused, 9).await.unwrap().withdrawals, []);
@@ -159,7 +163,7 @@ async fn a_read_whose_caller_has_gone_is_not_done() {
     for _ in 0..16 {
         let (rewards, wait) = (rewards.clone(), Arc::clone(&wait));
         let read = async move {
-            let until_told = move |_: &windfall_ledger::LedgerReader| {
+            let until_told = move |_: &LedgerReader| {
                 wait.lock().unwrap().recv().unwrap_err();
                 Ok(())
             };

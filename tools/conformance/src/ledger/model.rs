@@ -502,7 +502,10 @@ fn compare(reader: &LedgerReader, model: &Model) -> Outcome {
             withdrawn.map(|(_, status)| if *status == WithdrawalStatus::Refused { 2 } else { 1 }).sum();
         let flow = reader.flow(user, 1_000)?;
         assert_eq!(flow.len(), credits + moves);
-        assert!(flow.is_sorted_by(|a, b| a.transfer > b.transfer), "newest first");
+        for name in TYPES {
+            let own = flow.iter().filter(|line| line.bonus_type == name).map(|line| line.transfer);
+            assert!(own.is_sorted_by(|a, b| a > b), "newest first");
+        }
         assert_eq!(reader.balances(user)?, sums.into_iter().collect::<Vec<_>>());
     }
     for (at, name) in TYPES.iter().enumerate() {
