@@ -20,7 +20,6 @@ use windfall_proto::v1::{
     FlowKind, GetStatementReply, GetStatementRequest, ListWithdrawalsReply, ListWithdrawalsRequest,
     StatementBalance, WithdrawalStatus,
 };
-use windfall_reward_service::PaidOut;
 use windfall_reward_service::rpc::ArchiveService;
 
 const USER: i64 = 7;
