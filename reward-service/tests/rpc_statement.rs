@@ -155,7 +155,7 @@ async fn a_read_whose_caller_has_gone_is_not_done() {
     let folder = tempfile::tempdir().unwrap();
     let fake = FakeDownstream::open(folder.path().join("book"), FakeOptions::default(), Clock::system());
     let rewards = start_with(folder.path(), badge_options(), vec![Arc::new(fake.unwrap())]);
-    let (go, wait) = mpsc::channel::<()>();
+    let (go, wait) = mpsc::sync_channel::<()>(1);
     let wait = Arc::new(Mutex::new(wait));
     let mut blocked = Vec::new();
     // More than there are threads.
