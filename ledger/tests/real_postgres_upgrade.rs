@@ -130,9 +130,17 @@ fn cash(id: &str, user_id: i64, amount: i64) -> Withdrawal {
     Withdrawal { id: id.into(), user_id, bonus_type: "cash".into(), amount }
 }
 
-/// These ask for the journal's own (seals, settlement accounts, and acts), or that an order counts within its activity, and a
+/// These ask for the journal's own (seals, settlement accounts, statements, and acts), or that an order counts within its activity, and a
 /// withdrawal within its user.
-const NEED_MORE: [&str; 23] = [
+const NEED_MORE: [&str; 31] = [
+    "a statement's pages hold each line once, with the balance after it",
+    "a cursor of a statement leads to the same lines, whatever comes later",
+    "a statement and its balances as they were at a time",
+    "a user's withdrawals by status, in pages",
+    "writers at once move an account: its statement follows its chain",
+    "lines of several accounts are in the order of their times",
+    "a page of withdrawals of one status looks a bounded number up",
+    "a call passes over a bounded number of lines",
     "the same order number in another activity is another order",
     "two activities with the same order numbers, held and ended at once",
     "the same id of another user is another withdrawal",

@@ -32,7 +32,7 @@ const (
 // The auditor of a ledger. Roles: observe; operate to mark.
 type AuditsClient interface {
 	// How far the auditor has come, and how many differences there are. Errors: UNAVAILABLE (the ledger has not answered:
-	// call again).
+	// call again), FAILED_PRECONDITION (migrate the ledger first).
 	GetAudit(ctx context.Context, in *GetAuditRequest, opts ...grpc.CallOption) (*GetAuditReply, error)
 	// A page of differences, in the order in which they were found.
 	ListDifferences(ctx context.Context, in *ListDifferencesRequest, opts ...grpc.CallOption) (*ListDifferencesReply, error)
@@ -88,7 +88,7 @@ func (c *auditsClient) MarkDifference(ctx context.Context, in *MarkDifferenceReq
 // The auditor of a ledger. Roles: observe; operate to mark.
 type AuditsServer interface {
 	// How far the auditor has come, and how many differences there are. Errors: UNAVAILABLE (the ledger has not answered:
-	// call again).
+	// call again), FAILED_PRECONDITION (migrate the ledger first).
 	GetAudit(context.Context, *GetAuditRequest) (*GetAuditReply, error)
 	// A page of differences, in the order in which they were found.
 	ListDifferences(context.Context, *ListDifferencesRequest) (*ListDifferencesReply, error)

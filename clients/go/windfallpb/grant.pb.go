@@ -2664,7 +2664,8 @@ type LedgerWithdrawal struct {
 	BonusType    string                 `protobuf:"bytes,3,opt,name=bonus_type,json=bonusType,proto3" json:"bonus_type,omitempty"`
 	Amount       int64                  `protobuf:"varint,4,opt,name=amount,proto3" json:"amount,omitempty"`
 	Status       WithdrawalStatus       `protobuf:"varint,5,opt,name=status,proto3,enum=windfall.v1.WithdrawalStatus" json:"status,omitempty"`
-	// The connector that is asked to pay it, or was; empty: the ledger pays it.
+	// The connector that is asked to pay it, or was, or `front end`. Empty: the ledger noted it as paid at once, before there
+	// were acknowledgements, or its payer was not noted (schema version 1).
 	Payer string `protobuf:"bytes,6,opt,name=payer,proto3" json:"payer,omitempty"`
 	// Why it was refused.
 	Reason string `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`

@@ -2144,7 +2144,7 @@ type StartBackfillRequest struct {
 	RatePerS uint64 `protobuf:"varint,5,opt,name=rate_per_s,json=ratePerS,proto3" json:"rate_per_s,omitempty"`
 	// Counts, and fires nothing.
 	DryRun bool `protobuf:"varint,6,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
-	// Who asks for it; it is logged beside the name of the key.
+	// Who asks for it; it is logged behind the name of the key. At most 64 bytes, no control characters, may be empty.
 	Actor string `protobuf:"bytes,7,opt,name=actor,proto3" json:"actor,omitempty"`
 	// Up to 64 bytes, may be empty. A backfill of the same range with another name fires all of it once more.
 	Name          string `protobuf:"bytes,8,opt,name=name,proto3" json:"name,omitempty"`

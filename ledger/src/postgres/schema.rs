@@ -319,8 +319,8 @@ END $$;
 
 /// Orders count within their activities, and withdrawals belong to their users ([`key`](crate::key)). What was made before
 /// keeps its number, or its id, as its key; a row of `bare_orders` says that there may be such orders; withdrawals are
-/// looked for under both keys always. No row is changed; two indexes are built, of held withdrawals alone, which reads
-/// that table once.
+/// looked for under both keys always. No row is changed; two indexes are built, of held withdrawals alone, each of which reads
+/// that table.
 ///
 /// Processes of older versions must not go on: they would take two orders of one number for one. Every statement of theirs
 /// that reads or changes an order or a withdrawal names a column that has another name from now on.
@@ -454,19 +454,18 @@ fn lock(session: &Session, address: &Address, tables: &str) -> Result<(), OpenEr
 /// A migration that copies a large table may take as long as its operator says.
 fn take_time(session: &Session, address: &Address, longest: Duration, copies: bool) -> Result<(), OpenError> {
     let run = |sql: &str| session.open_batch(sql, &address.place);
-    if !copies {
-        return Ok(());
-    }
-    let counted = "SELECT reltuples::bigint FROM pg_class WHERE oid = 'transfers'::regclass";
-    let rows = session.query_stored(counted).map_err(|error| refused(&address.place, error))?;
-    let about: i64 = rows.first().and_then(|row| row.try_get(0).ok()).unwrap_or(0);
     let longest_ms = longest.as_millis();
-    tracing::warn!(
-        about,
-        longest_ms,
-        "{}: all transfers are copied into the journal under locks; writers wait meanwhile",
-        address.place
-    );
+    if copies {
+        let counted = "SELECT reltuples::bigint FROM pg_class WHERE oid = 'transfers'::regclass";
+        let rows = session.query_stored(counted).map_err(|error| refused(&address.place, error))?;
+        let about: i64 = rows.first().and_then(|row| row.try_get(0).ok()).unwrap_or(0);
+        tracing::warn!(
+            about,
+            longest_ms,
+            "{}: all transfers are copied into the journal under locks; writers wait meanwhile",
+            address.place
+        );
+    }
     session.set_timeout(longest + Duration::from_secs(1));
     // Its limit is for each statement, ours for all of them: when this process gives up or dies, the server gives up, too
     // (from version 14 on), and does not copy on under the locks.

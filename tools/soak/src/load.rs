@@ -402,6 +402,8 @@ fn withdraw_all(
                     reply["outcome"].as_str(),
                     Some(
                         "WITHDRAW_OUTCOME_TO_PAY_OUT"
+                            // Its first answer was lost, and it was acknowledged meanwhile.
+                            | "WITHDRAW_OUTCOME_PAID_OUT"
                             // Of releases before there were acknowledgements.
                             | "WITHDRAW_OUTCOME_PAID"
                             | "WITHDRAW_OUTCOME_ALREADY_PAID"

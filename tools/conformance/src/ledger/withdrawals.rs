@@ -175,12 +175,12 @@ pub(super) fn held(place: &dyn Place) -> Outcome {
     assert_eq!(by(&mut ledger, "g", 1, "bank", 6_000)?, [HoldOutcome::Held]);
     let of = |which, after: &str, limit| -> Result<Vec<String>, Box<dyn std::error::Error>> {
         let found = place.reader()?.held_withdrawals(which, 9_000, after, limit)?;
-        Ok(found.into_iter().map(|one| one.key).collect())
+        Ok(found.into_iter().map(|one| one.withdrawal.id).collect())
     };
-    assert_eq!(of(HeldFor::FrontEnd, "", 1)?, ["e 1"]);
-    assert_eq!(of(HeldFor::FrontEnd, "e 1", 9)?, ["f 1"]);
-    assert_eq!(of(HeldFor::Downstream, "", 9)?, ["a 1", "g 1"], "an unknown payer is no front end");
-    assert_eq!(of(HeldFor::Anybody, "", 9)?, ["a 1", "e 1", "f 1", "g 1"]);
+    assert_eq!(of(HeldFor::FrontEnd, "", 1)?, ["e"]);
+    assert_eq!(of(HeldFor::FrontEnd, "e 1", 9)?, ["f"]);
+    assert_eq!(of(HeldFor::Downstream, "", 9)?, ["a", "g"], "an unknown payer is no front end");
+    assert_eq!(of(HeldFor::Anybody, "", 9)?, ["a", "e", "f", "g"]);
     assert_eq!(place.reader()?.withdrawal(out(1, "c"))?.map(|one| one.payer), Some("bank".into()));
     clean(place)
 }

@@ -1021,7 +1021,7 @@ export type AuditsService = typeof AuditsService;
 export const AuditsService = {
   /**
    * How far the auditor has come, and how many differences there are. Errors: UNAVAILABLE (the ledger has not answered:
-   * call again).
+   * call again), FAILED_PRECONDITION (migrate the ledger first).
    */
   getAudit: {
     path: "/windfall.v1.Audits/GetAudit" as const,
@@ -1065,7 +1065,7 @@ export const AuditsService = {
 export interface AuditsServer extends UntypedServiceImplementation {
   /**
    * How far the auditor has come, and how many differences there are. Errors: UNAVAILABLE (the ledger has not answered:
-   * call again).
+   * call again), FAILED_PRECONDITION (migrate the ledger first).
    */
   getAudit: handleUnaryCall<GetAuditRequest, GetAuditReply>;
   /** A page of differences, in the order in which they were found. */
@@ -1082,7 +1082,7 @@ export interface AuditsServer extends UntypedServiceImplementation {
 export interface AuditsClient extends Client {
   /**
    * How far the auditor has come, and how many differences there are. Errors: UNAVAILABLE (the ledger has not answered:
-   * call again).
+   * call again), FAILED_PRECONDITION (migrate the ledger first).
    */
   getAudit(
     request: GetAuditRequest,

@@ -400,7 +400,10 @@ export interface LedgerWithdrawal {
   bonusType: string;
   amount: bigint;
   status: WithdrawalStatus;
-  /** The connector that is asked to pay it, or was; empty: the ledger pays it. */
+  /**
+   * The connector that is asked to pay it, or was, or `front end`. Empty: the ledger noted it as paid at once, before there
+   * were acknowledgements, or its payer was not noted (schema version 1).
+   */
   payer: string;
   /** Why it was refused. */
   reason: string;

@@ -362,7 +362,7 @@ export interface StartBackfillRequest {
   ratePerS: bigint;
   /** Counts, and fires nothing. */
   dryRun: boolean;
-  /** Who asks for it; it is logged beside the name of the key. */
+  /** Who asks for it; it is logged behind the name of the key. At most 64 bytes, no control characters, may be empty. */
   actor: string;
   /** Up to 64 bytes, may be empty. A backfill of the same range with another name fires all of it once more. */
   name: string;
