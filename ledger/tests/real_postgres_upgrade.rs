@@ -552,7 +552,8 @@ fn of_version_5() -> Schema {
     place.migrate(0).unwrap();
     let back = "ALTER TABLE orders RENAME COLUMN order_key TO trade_no; \
         ALTER TABLE withdrawals RENAME COLUMN withdrawal_key TO id; ALTER TABLE withdrawals DROP COLUMN payer_key; \
-        DROP TABLE bare_orders; DELETE FROM schema_version WHERE version = 6";
+        DROP TABLE bare_orders; DROP INDEX withdrawals_asked, withdrawals_to_pay_out; \
+        DELETE FROM schema_version WHERE version = 6";
     place.run(back);
     drop(place.with_budget());
     assert!(place.is_true("(SELECT max(version) = 5 FROM schema_version)"));
