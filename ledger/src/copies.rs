@@ -15,8 +15,7 @@
 //!
 //! The clocks of the processes must agree within the age at which orders are listed. One that is further ahead, while it is, has
 //! events written more often than needed, since the others set back what it has set ([`ListCopies::ahead_ms`]); they are credited
-//! once all the same. Only rows of reserved orders are set back: one whose order has ended stays until its time, and is
-//! forgotten then.
+//! once all the same. Only rows of reserved orders are set back: a row whose order has ended is forgotten when its time has come.
 //!
 //! An order is named by its key, as it is stored, which never changes: a row that was written under a number alone, before
 //! version 6 of the schema, goes on to be found. Pages go by these keys.

@@ -54,7 +54,7 @@ pub struct Statement {
 /// A line of a statement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StatementLine {
-    /// What moved.
+    /// The transfer that moved the account.
     pub line: FlowLine,
     /// The balance of its bonus type after it.
     pub balance: i64,

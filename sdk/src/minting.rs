@@ -30,8 +30,7 @@ struct Next {
 impl Minting {
     /// Mints with the primary key of the ring that a process starts with. A ring says when a key was made, and not when it
     /// was promoted: a primary key that was made less than `mint_after_ms` ago waits for the rest of that time if there is
-    /// a key that was primary before it. So does one that is revoked, for as long as it is
-    /// revoked.
+    /// a key that was primary before it. So does a revoked one, for as long as it is revoked.
     pub(crate) fn open(
         ring: &KeyRing,
         options: &SdkOptions,

@@ -25,7 +25,7 @@ pub enum Payouts {
     Acknowledge {
         /// The withdrawal's id
         withdrawal: String,
-        /// Its user
+        /// The user who withdrew it
         #[arg(long)]
         user: i64,
         /// The money has arrived elsewhere
@@ -37,7 +37,7 @@ pub enum Payouts {
     },
 }
 
-/// Asks it.
+/// Asks a reward service what the command says, and prints the answer.
 pub async fn ask(client: &PayoutsClient, command: &Payouts, json: bool) -> Result<Outcome, CallError> {
     match command {
         Payouts::List { older_than_s, after, limit } => {

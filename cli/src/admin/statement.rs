@@ -65,7 +65,7 @@ fn at_ms(text: &str) -> Result<i64, String> {
     Ok(if text.ends_with('Z') { given.saturating_add(999) } else { given.max(1) })
 }
 
-/// Asks it.
+/// Asks a reward service what the command says, and prints the answer.
 pub async fn ask(client: &ArchiveClient, command: &OfUser, json: bool) -> Result<Outcome, CallError> {
     match command.clone() {
         OfUser::Statement { user, after, at, limit } => {

@@ -319,8 +319,8 @@ END $$;
 
 /// Orders count within their activities, and withdrawals belong to their users ([`key`](crate::key)). What was made before
 /// keeps its number, or its id, as its key; a row of `bare_orders` says that there may be such orders; withdrawals are
-/// looked for under both keys always. No row is changed; two indexes are built, of held withdrawals alone, each of which reads
-/// that table.
+/// looked for under both keys always. No row is changed. Two indexes of held withdrawals are built, and for each of them the
+/// table of withdrawals is read once.
 ///
 /// Processes of older versions must not go on: they would take two orders of one number for one. Every statement of theirs
 /// that reads or changes an order or a withdrawal names a column that has another name from now on.
@@ -451,7 +451,7 @@ fn lock(session: &Session, address: &Address, tables: &str) -> Result<(), OpenEr
     }
 }
 
-/// A migration that copies a large table may take as long as its operator says.
+/// A migration may take as long as its operator says: it copies a large table, or builds indexes on one.
 fn take_time(session: &Session, address: &Address, longest: Duration, copies: bool) -> Result<(), OpenError> {
     let run = |sql: &str| session.open_batch(sql, &address.place);
     let longest_ms = longest.as_millis();

@@ -24,23 +24,33 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 use windfall_contract::accounts::{Withdrawal, WithdrawalOutcome};
 
-const READ: &str = "SELECT w.withdrawal_key, w.user_id, n.name, w.amount, w.status, w.reason, w.created_ms, w.decided_ms, w.asset, \
-    w.payer, w.payer_key FROM withdrawals w JOIN names n ON n.id = w.asset WHERE w.withdrawal_key = ANY($1)";
-const LOCK: &str = "SELECT w.withdrawal_key, w.user_id, n.name, w.amount, w.status, w.reason, w.created_ms, w.decided_ms, w.asset, \
-    w.payer, w.payer_key FROM withdrawals w JOIN names n ON n.id = w.asset WHERE w.withdrawal_key = ANY($1) ORDER BY w.withdrawal_key FOR NO KEY UPDATE OF w";
-/// Status and payer are written as they stand in the indexes.
-const HELD: &str = "SELECT w.withdrawal_key, w.user_id, n.name, w.amount, w.status, w.reason, w.created_ms, w.decided_ms, w.asset, \
-    w.payer, w.payer_key FROM withdrawals w JOIN names n ON n.id = w.asset \
-    WHERE w.status = 0 AND w.created_ms < $1 AND w.withdrawal_key > $2 ORDER BY w.withdrawal_key LIMIT $3";
-const HELD_FOR_DOWNSTREAM: &str = "SELECT w.withdrawal_key, w.user_id, n.name, w.amount, w.status, w.reason, w.created_ms, w.decided_ms, \
-    w.asset, w.payer, w.payer_key FROM withdrawals w JOIN names n ON n.id = w.asset \
-    WHERE w.status = 0 AND w.payer <> 'front end' AND w.created_ms < $1 AND w.withdrawal_key > $2 ORDER BY w.withdrawal_key LIMIT $3";
-const HELD_FOR_FRONT_END: &str = "SELECT w.withdrawal_key, w.user_id, n.name, w.amount, w.status, w.reason, w.created_ms, w.decided_ms, \
-    w.asset, w.payer, w.payer_key FROM withdrawals w JOIN names n ON n.id = w.asset \
-    WHERE w.status = 0 AND w.payer = 'front end' AND w.created_ms < $1 AND w.withdrawal_key > $2 ORDER BY w.withdrawal_key LIMIT $3";
-const OF_ID: &str = "SELECT w.withdrawal_key, w.user_id, n.name, w.amount, w.status, w.reason, w.created_ms, w.decided_ms, w.asset, \
-    w.payer, w.payer_key FROM withdrawals w JOIN names n ON n.id = w.asset \
-    WHERE w.withdrawal_key = $1 OR (w.withdrawal_key >= $2 AND w.withdrawal_key < $3) ORDER BY w.withdrawal_key";
+/// A statement that reads withdrawals with their columns as [`stored`] takes them, from its condition on.
+macro_rules! select {
+    ($rest:literal) => {
+        concat!(
+            "SELECT w.withdrawal_key, w.user_id, n.name, w.amount, w.status, w.reason, w.created_ms, w.decided_ms, w.asset, \
+             w.payer, w.payer_key FROM withdrawals w JOIN names n ON n.id = w.asset WHERE ",
+            $rest
+        )
+    };
+}
+const READ: &str = select!("w.withdrawal_key = ANY($1)");
+const LOCK: &str = select!("w.withdrawal_key = ANY($1) ORDER BY w.withdrawal_key FOR NO KEY UPDATE OF w");
+const HELD: &str = select!(
+    "w.status = 0 AND w.created_ms < $1 AND w.withdrawal_key > $2 ORDER BY w.withdrawal_key LIMIT $3"
+);
+// Status and payer stand in these as in the indexes, which a parameter would not match.
+const HELD_FOR_DOWNSTREAM: &str = select!(
+    "w.status = 0 AND w.payer <> 'front end' AND w.created_ms < $1 AND w.withdrawal_key > $2 \
+     ORDER BY w.withdrawal_key LIMIT $3"
+);
+const HELD_FOR_FRONT_END: &str = select!(
+    "w.status = 0 AND w.payer = 'front end' AND w.created_ms < $1 AND w.withdrawal_key > $2 \
+     ORDER BY w.withdrawal_key LIMIT $3"
+);
+const OF_ID: &str = select!(
+    "w.withdrawal_key = $1 OR (w.withdrawal_key >= $2 AND w.withdrawal_key < $3) ORDER BY w.withdrawal_key"
+);
 /// Before version 6, where an id alone is the key.
 const INSERT: &str = "INSERT INTO withdrawals \
     (withdrawal_key, user_id, asset, amount, created_ms, payer, status, reason) SELECT w.*, $7::smallint, '' \
