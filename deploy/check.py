@@ -239,7 +239,7 @@ def users():
     named = set(re.findall(r"User:windfall-([a-z-]+)", printed)) | {"serve"}
     expect(named == with_brokers | {"serve"}, f"acls.sh: rights of {sorted(named)}, but {sorted(with_brokers)} use brokers")
     group = re.search(r'pub const GROUP: &str = "(\w+)"', (ROOT / "cli/src/wiring/mod.rs").read_text()).group(1)
-    expect(f"--group {group} " in printed, f"acls.sh: the consumers' group is {group}")
+    expect(f"--group {group}. " in printed, f"acls.sh: the consumers' groups begin with {group}.")
     in_compose = text("compose.yaml")
     for user in [words[1] for words in acl[1:] if words[1] != "windfall-jobs"]:
         expect(user in in_compose, f"compose.yaml: nobody is {user}")

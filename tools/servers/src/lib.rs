@@ -63,6 +63,14 @@ pub fn rocketmq_jars() -> Result<std::path::PathBuf, Error> {
     jars::ROCKETMQ.folder(&servers::home())
 }
 
+/// The folder of the jars of Kafka's command-line tools, such as `org.apache.kafka.tools.AclCommand`; fetches them the first time.
+///
+/// # Errors
+/// [`Error`]: no Maven, or nothing to be had from it.
+pub fn kafka_tools_jars() -> Result<std::path::PathBuf, Error> {
+    jars::KAFKA_TOOLS.folder(&servers::home())
+}
+
 /// The folders of the jars of XXL-JOB's executors, 2.4 and 3.3; fetches them the first time.
 ///
 /// # Errors

@@ -2,6 +2,7 @@ mod away;
 mod broken;
 mod conforms;
 mod losses;
+mod rights;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
