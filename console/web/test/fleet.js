@@ -1,6 +1,6 @@
 // A `windfall serve --dev` for the tests, with a small load.
 
-import { spawn } from "node:child_process";
+import { execFileSync, spawn } from "node:child_process";
 import { mkdtemp, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -8,8 +8,12 @@ import { createInterface } from "node:readline";
 
 const READY_WITHIN_MS = 60_000;
 
-/** Jobs and a task queue beside the rest. */
-const OPTIONS = `[jobs]
+/** Jobs, a task queue and the auditor beside the rest. */
+const OPTIONS = `[auditor]
+enabled = true
+every_ms = 1000
+sweep_ms = 200
+[jobs]
 [task_queue.api]
 listen = "127.0.0.1:0"
 admin_listen = "127.0.0.1:0"
@@ -113,6 +117,54 @@ url = "http://127.0.0.1:1"
     await response.body?.cancel();
     this.sent += 1;
     return tradeNo;
+  }
+
+  /** A call of the services by one of the callers; its answer, or an error with what was said. */
+  async call(caller, path, body, user) {
+    const response = await fetch(`${this.url}${path}`, {
+      method: "POST",
+      headers: {
+        "content-type": "application/json",
+        authorization: `Bearer ${this.keys[caller]}`,
+        ...(user === undefined ? {} : { "x-windfall-user": String(user) }),
+      },
+      body: JSON.stringify(body),
+    });
+    const answer = await response.json();
+    if (!response.ok) throw new Error(`${path} answers ${response.status}: ${JSON.stringify(answer)}`);
+    return answer;
+  }
+
+  /** Sends a reward, and waits until it is credited. */
+  async credit(user, count, reward) {
+    const order = await this.send(user, count, reward);
+    const isCredited = async () => (await this.call("operator", "/v1/orders/get", { trade_no: order })).order?.status === "ORDER_STATUS_CREDITED";
+    for (const since = Date.now(); !(await isCredited()); ) {
+      if (Date.now() - since > READY_WITHIN_MS) throw new Error(`${order} was not credited in time`);
+      await new Promise((done) => setTimeout(done, 50));
+    }
+    return order;
+  }
+
+  /** A withdrawal that a front end has to pay out. */
+  async withdraw(user, id, amount) {
+    const answer = await this.call("wallet-front", "/v1/wallet/withdraw", { withdrawal_id: id, bonus_type: "cash", amount }, user);
+    if (answer.outcome !== "WITHDRAW_OUTCOME_TO_PAY_OUT") throw new Error(`a withdrawal is answered ${JSON.stringify(answer)}`);
+  }
+
+  /** What a user has of cash, as the ledger says. */
+  async balance(user) {
+    const { balances } = await this.call("operator", "/v1/statements/get", { user_id: String(user), page_size: 1 });
+    return Number(balances.find((one) => one.bonus_type === "cash")?.balance ?? 0);
+  }
+
+  /** Changes a user's balance by hand, which no transfer explains. */
+  tamper(user, by) {
+    const script = `import sqlite3, sys
+with sqlite3.connect(sys.argv[1], timeout=30) as db:
+    db.execute("UPDATE accounts SET balance = balance + ? WHERE kind = 0 AND holder = ?", (int(sys.argv[3]), int(sys.argv[2])))
+`;
+    execFileSync("python3", ["-c", script, join(this.data, "ledger.db"), String(user), String(by)]);
   }
 
   /** Makes a job whose runs go to a target where nobody listens. */
