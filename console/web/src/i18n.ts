@@ -480,7 +480,7 @@ const en = {
   "rec.subject": "With what",
   "rec.first": "Seen first",
   "rec.last": "Seen last",
-  "rec.times": "seen {n} times",
+  "rec.times": "seen: {n}",
   "rec.state.OPEN": "Open",
   "rec.state.ACKNOWLEDGED": "Acknowledged",
   "rec.state.RESOLVED": "Resolved",

@@ -529,6 +529,37 @@ test("a user is frozen by two, and an act is refused with a reason", async () =>
   await seen.close();
 });
 
+test("an order whose payer never answers, and a withdrawal, lead to acts that settle them", async () => {
+  const user = 507;
+  const order = await fleet.credit(user, 1, { type: "badge", amount: 3 }, "RESERVED");
+  await fleet.credit(user, 2, { amount: 40 });
+  await fleet.withdraw(user, "w-507", 40);
+  const { page, close } = await open();
+  // Without the minute for which the page leaves out what is new.
+  await page.route("**/v1/reserved/list", (route) => route.continue({ postData: JSON.stringify({ page_size: 200 }) }));
+  await go(page, "held");
+  const row = page.getByRole("row").filter({ hasText: order });
+  assert.equal(await row.getByRole("button").count(), 0, "one person alone does not release what may have been paid");
+  await row.getByRole("link", { name: `Propose an act ${order}` }).click();
+  const dialog = page.getByRole("dialog");
+  const settle = async (what, because, means) => {
+    await propose(page, what, {}, because);
+    await dialog.getByText(means).waitFor();
+    await dialog.getByRole("button", { name: "Propose", exact: true }).click();
+    const id = /Act (\d+)/.exec(await dialog.getByText("was proposed. It waits").textContent())[1];
+    await fleet.call("approver", "/v1/acts/approve", { id });
+    await dialog.getByRole("button", { name: "Close" }).last().click();
+    await dialog.waitFor({ state: "detached" });
+  };
+  await settle("Settle an order: its payer has paid it", { reason: "in the payer's statement", evidence: "line 12" }, "3 badge are posted to the settlement of the payer");
+  assert.equal(await fleet.status(order), "CREDITED");
+  await go(page, `user?user=${user}`);
+  await page.getByRole("link", { name: "Propose to settle w-507" }).click();
+  await settle("Settle a withdrawal: its payer has certainly not paid it", { reason: "barred", evidence: "ticket 4714" }, "40 cash go back to the balance of user 507");
+  assert.equal(await fleet.balance(user), 40);
+  await close();
+});
+
 test("an act about what the ledger does not know is refused before anything is kept", async () => {
   const { page, close } = await open({ path: "acts" });
   await propose(page, "Settle an order: its payer has paid it", { "Order number": "no-such-order" }, { reason: "r", evidence: "e" });

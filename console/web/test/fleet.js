@@ -1,15 +1,28 @@
 // A `windfall serve --dev` for the tests, with a small load.
 
 import { execFileSync, spawn } from "node:child_process";
+import { randomBytes } from "node:crypto";
 import { mkdtemp, rm, writeFile } from "node:fs/promises";
+import { createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
 
 const READY_WITHIN_MS = 60_000;
 
-/** Jobs, a task queue and the auditor beside the rest. */
-const OPTIONS = `[auditor]
+/** Jobs, a task queue, the auditor, and a payer of badges that never answers, beside the rest. */
+const options = (payer, secret) => `[rewards]
+pays = { badge = "badges" }
+[connectors.badges.wire.http]
+url = "http://127.0.0.1:${payer}/pay"
+allow = ["127.0.0.1"]
+key_id = "test"
+secret_file = ${JSON.stringify(secret)}
+[connectors.badges.wire.http.wire]
+plaintext = true
+[connectors.badges.guard]
+timeout_ms = 500
+[auditor]
 enabled = true
 every_ms = 1000
 sweep_ms = 200
@@ -42,6 +55,17 @@ function run(args) {
   return { child, keys, ready };
 }
 
+/** A server that takes connections and says nothing. */
+async function silentServer() {
+  const server = createServer((socket) => {
+    server.sockets.add(socket);
+    socket.on("error", () => undefined).on("close", () => server.sockets.delete(socket));
+  });
+  server.sockets = new Set();
+  await new Promise((done) => server.listen(0, "127.0.0.1", done));
+  return server;
+}
+
 async function end(child) {
   if (!child || child.exitCode !== null) return;
   const ended = new Promise((done) => child.once("exit", done));
@@ -53,12 +77,14 @@ export class Fleet {
   /** Starts all services in one process, and waits until they are ready. */
   static async start() {
     const data = await mkdtemp(join(tmpdir(), "windfall-console-"));
-    const options = join(data, "options.toml");
-    await writeFile(options, OPTIONS);
-    const args = ["serve", "--dev", "--config", options, "--data", data, "--listen", "127.0.0.1:0"];
+    const [file, secret] = ["options.toml", "payer.secret"].map((name) => join(data, name));
+    const payer = await silentServer();
+    await writeFile(secret, randomBytes(32).toString("base64"), { mode: 0o600 });
+    await writeFile(file, options(payer.address().port, secret));
+    const args = ["serve", "--dev", "--config", file, "--data", data, "--listen", "127.0.0.1:0"];
     const { child, keys, ready } = run(args);
     const fleet = new Fleet();
-    Object.assign(fleet, { child, data, keys, sent: 0 });
+    Object.assign(fleet, { child, payer, data, keys, sent: 0 });
     fleet.url = await ready.catch(async (error) => {
       await fleet.stop();
       throw error;
@@ -70,6 +96,8 @@ export class Fleet {
     this.raining = false;
     await this.rain?.catch(() => undefined);
     for (const child of [this.console, this.child]) await end(child);
+    this.payer.close();
+    this.payer.sockets.forEach((socket) => socket.destroy());
     await rm(this.data, { recursive: true, force: true });
   }
 
@@ -135,12 +163,17 @@ url = "http://127.0.0.1:1"
     return answer;
   }
 
-  /** Sends a reward, and waits until it is credited. */
-  async credit(user, count, reward) {
+  /** How the ledger has an order, such as CREDITED. */
+  async status(order) {
+    const { order: found } = await this.call("operator", "/v1/orders/get", { trade_no: order });
+    return found?.status.replace("ORDER_STATUS_", "");
+  }
+
+  /** Sends a reward, and waits until it is credited; or reserved, where its payer never answers. */
+  async credit(user, count, reward, status = "CREDITED") {
     const order = await this.send(user, count, reward);
-    const isCredited = async () => (await this.call("operator", "/v1/orders/get", { trade_no: order })).order?.status === "ORDER_STATUS_CREDITED";
-    for (const since = Date.now(); !(await isCredited()); ) {
-      if (Date.now() - since > READY_WITHIN_MS) throw new Error(`${order} was not credited in time`);
+    for (const since = Date.now(); (await this.status(order)) !== status; ) {
+      if (Date.now() - since > READY_WITHIN_MS) throw new Error(`${order} was not ${status} in time`);
       await new Promise((done) => setTimeout(done, 50));
     }
     return order;
