@@ -20,7 +20,7 @@ pub(crate) const ROOT: &str = "/console/";
 /// Where the calls of the page are, below [`ROOT`].
 const API: &str = "api/";
 /// The roles that some page is for.
-const ROLES: [Role; 3] = [Role::Observe, Role::Verify, Role::Schedule];
+const ROLES: [Role; 4] = [Role::Observe, Role::Verify, Role::PayOut, Role::Schedule];
 
 /// What the head decides.
 pub(crate) enum AtDoor {
@@ -118,7 +118,7 @@ impl Inner {
         };
         if !ROLES.iter().any(|role| caller.roles.has(*role)) {
             return Err(Refused::forbidden(
-                "no page is for this key: it needs the role `observe`, `operate`, `verify` or `schedule`",
+                "no page is for this key: it needs the role `observe`, `operate`, `verify`, `pay_out` or `schedule`",
             ));
         }
         if let Some(old) = cookie.find(headers) {

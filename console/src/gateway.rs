@@ -6,15 +6,29 @@ use bytes::Bytes;
 use http::{HeaderMap, Method, Request, StatusCode};
 
 /// The calls that the page makes. None sends a new reward, grants without an archived event, or withdraws. Some do pay: a
-/// replay grants what was archived, and a timer or a job that is run again does what it was made for.
+/// replay grants what was archived, an act that a second operator approves moves what it says, a payout that is acknowledged
+/// as refused goes back to its user, and a timer or a job that is run again does what it was made for.
 const PATHS: &[&str] = &[
     "/v1/archive/list",
     "/v1/archive/get",
     "/v1/archive/replay",
+    "/v1/orders/get",
     "/v1/budgets/list",
     "/v1/reserved/list",
     "/v1/reserved/release",
     "/v1/withdrawals/held",
+    "/v1/withdrawals/list",
+    "/v1/statements/get",
+    "/v1/payouts/list",
+    "/v1/payouts/acknowledge",
+    "/v1/acts/propose",
+    "/v1/acts/list",
+    "/v1/acts/get",
+    "/v1/acts/approve",
+    "/v1/acts/refuse",
+    "/v1/audits/get",
+    "/v1/audits/differences/list",
+    "/v1/audits/differences/mark",
     "/v1/ledger/mark",
     "/v1/tokens/list",
     "/v1/tokens/verify",

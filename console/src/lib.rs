@@ -1,4 +1,5 @@
-//! Operators' web page: what flows where, what waits and why, the failure archive, budgets, and the live rules.
+//! Operators' web page: what flows where, what waits and why, the failure archive, budgets, users' statements, payouts, acts of
+//! two operators, what differs in the ledger, and the live rules.
 //!
 //! The page is a program for the browser (`console/web`), whose built files are embedded here. What it shows comes through
 //! this crate, and through public APIs alone:

@@ -45,7 +45,7 @@ const fn charted(followed: Followed) -> Followed {
     Followed { is_charted: true, ..followed }
 }
 
-/// The path of a reward from its sender to its payer; then timers, task queues and jobs.
+/// The path of a reward from its sender to its payer; then timers, task queues, jobs, and what the auditor has found.
 pub(crate) const FOLLOWED: &[Followed] = &[
     charted(rate("windfall_sent_events_total")),
     rate("windfall_refused_calls_total"),
@@ -103,6 +103,7 @@ pub(crate) const FOLLOWED: &[Followed] = &[
     rate("windfall_jobs_ended_total"),
     max("windfall_jobs_executors"),
     sum("windfall_jobs_waiting_runs"),
+    max("windfall_audit_differences"),
 ];
 
 /// The metric that says which parts an instance works without.

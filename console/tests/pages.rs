@@ -91,7 +91,14 @@ async fn nothing_that_sends_or_withdraws_or_grants_without_an_archived_event_can
         "/v1/rewards/grant",
         "/v1/wallet/withdraw",
         "/v1/ledger/accept",
-        "/v1/acts/approve",
+        "/v1/timers/add",
+        "/v1/backfills/start",
+        "/v1/jobs/put",
+        "/v1/acts",
+        "/v1/acts/approve/",
+        "/v1/acts/approve/../../wallet/withdraw",
+        "/v1/payouts",
+        "/v1/audits/differences",
         "/metrics",
         "/v1/tokens/../wallet/withdraw",
         "//v1/tokens/list",
@@ -101,6 +108,44 @@ async fn nothing_that_sends_or_withdraws_or_grants_without_an_archived_event_can
         assert_eq!(refused.status, 404, "{path}");
     }
     assert_eq!(front.get("/console/api/call/v1/tokens/list").await.status, 405);
+}
+
+#[tokio::test]
+async fn acts_payouts_statements_and_audits_are_passed_on_with_the_proof_of_the_session() {
+    let running = start(ConsoleOptions::default()).await;
+    let payouts = Browser::signed_in(&running, &running.keys.payouts).await;
+    for path in [
+        "/v1/orders/get",
+        "/v1/statements/get",
+        "/v1/withdrawals/list",
+        "/v1/payouts/list",
+        "/v1/payouts/acknowledge",
+        "/v1/acts/propose",
+        "/v1/acts/list",
+        "/v1/acts/get",
+        "/v1/acts/approve",
+        "/v1/acts/refuse",
+        "/v1/audits/get",
+        "/v1/audits/differences/list",
+        "/v1/audits/differences/mark",
+    ] {
+        // This process has no such service; it is the one that says so.
+        let passed_on = payouts.post(&format!("/console/api/call{path}"), &json!({})).await;
+        assert_eq!(
+            (passed_on.status, &*passed_on.message()),
+            (404, "there is nothing at this path"),
+            "{path}"
+        );
+        let unproved = payouts.send("POST", &format!("/console/api/call{path}"), &[], Some("{}")).await;
+        assert_eq!(unproved.status, 403, "{path}: {}", unproved.message());
+    }
+    let unknown = payouts.post("/console/api/call/v1/acts/undo", &json!({})).await;
+    assert_eq!((unknown.status, &*unknown.message()), (404, "the console makes no such call"));
+    // A key that pays out sees nothing of the fleet.
+    assert_eq!(payouts.get("/console/api/session").await.json()["roles"], json!(["pay_out"]));
+    for path in ["flow", "history", "rules"] {
+        assert_eq!(payouts.get(&format!("/console/api/{path}")).await.status, 403, "{path}");
+    }
 }
 
 #[tokio::test]

@@ -43,9 +43,10 @@ async function ask<T>(method: string, path: string, body?: unknown, headers: Rec
   } catch {
     throw new ApiError(0, "UNREACHABLE", "The console does not answer.");
   }
-  const answer: unknown = await response.json().catch(() => ({}));
-  if (response.ok) return answer as T;
-  const { code = "UNKNOWN", message = `The answer has the status ${response.status}.` } = answer as {
+  const answer: unknown = await response.json().catch(() => null);
+  if (response.ok && answer !== null) return answer as T;
+  if (response.ok) throw new ApiError(0, "BROKEN", "The console's answer broke off.");
+  const { code = "UNKNOWN", message = `The answer has the status ${response.status}.` } = (answer ?? {}) as {
     code?: string;
     message?: string;
   };
@@ -86,6 +87,16 @@ export function get<T>(path: string): Promise<T> {
 
 export function post<T>(path: string, body: unknown): Promise<T> {
   return ask<T>("POST", path, body);
+}
+
+/** Whether nobody knows if a call that failed took effect: its answer was lost, or the service does not know either. */
+export function isLost(error: unknown): boolean {
+  return error instanceof ApiError && (error.status === 0 || error.status >= 500) && error.code !== "UNIMPLEMENTED";
+}
+
+/** Whether no service that can be reached has such a call. */
+export function isNowhere(error: unknown): boolean {
+  return error instanceof ApiError && (error.code === "UNIMPLEMENTED" || (error.status === 404 && error.code === "NOT_FOUND"));
 }
 
 /** What can be said to a person about a call that failed. */

@@ -203,6 +203,8 @@ export function findings(sample: Sample): Finding[] {
   else if (sample.max("windfall_ledger_payouts_stopped") > 0) add("bad", "find.stopped", "#/instances");
   if (sample.max("windfall_ledger_closed") > 0) add("bad", "find.closed", "#/instances");
   if (sample.max("windfall_ledger_rules_behind") > 0) add("bad", "find.behind", "#/instances");
+  const differences = sample.sum("windfall_audit_differences", { state: "open" });
+  if (differences > 0) add("bad", "find.differs", "#/reconcile", { count: differences });
   for (const row of topics(sample)) {
     if (row.isBreakerOpen) add("bad", "find.breaker", "#/flow?at=queues", { topic: row.topic });
     if (row.stuck > 0) add("bad", "find.stuck", "#/flow?at=queues", { topic: row.topic, count: row.stuck });

@@ -5,21 +5,38 @@ import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 import { ApiError, get, onSignedOut, signIn, signOut, told, who, type Who } from "./api";
 import { Sample, type Newest } from "./flow";
 import { firstLang, t, useLang, type Lang, type Word } from "./i18n";
+import { ActsPage } from "./pages/acts";
 import { ArchivePage } from "./pages/archive";
 import { BudgetsPage } from "./pages/budgets";
 import { FindPage } from "./pages/find";
 import { FlowPage } from "./pages/flow";
 import { HeldPage } from "./pages/held";
 import { InstancesPage } from "./pages/instances";
+import { PayoutsPage } from "./pages/payouts";
+import { ReconcilePage } from "./pages/reconcile";
 import { RulesPage } from "./pages/rules";
 import { SchedulePage } from "./pages/schedule";
+import { UserPage } from "./pages/user";
 import { Field, Note } from "./parts";
 import "uplot/dist/uPlot.min.css";
 import "./style.css";
 
 export type Theme = "auto" | "light" | "dark";
 
-const PAGES = ["flow", "find", "archive", "held", "budgets", "rules", "schedule", "instances"] as const;
+const PAGES = [
+  "flow",
+  "find",
+  "user",
+  "archive",
+  "held",
+  "payouts",
+  "acts",
+  "budgets",
+  "reconcile",
+  "rules",
+  "schedule",
+  "instances",
+] as const;
 type PageName = (typeof PAGES)[number];
 const STALE_MS = 5_000;
 
@@ -242,9 +259,13 @@ function Shell(props: { user: Who; settings: preact.ComponentChildren; theme: Th
         {at.page === "flow" && !mayObserve && <Note level="info">{t("flow.role")}</Note>}
         {at.page === "flow" && mayObserve && <FlowPage sample={sample} theme={theme} at={at.query.get("at")} />}
         {at.page === "find" && <FindPage query={at.query} user={user} />}
+        {at.page === "user" && <UserPage key={at.query.toString()} query={at.query} user={user} />}
         {at.page === "archive" && <ArchivePage query={at.query} />}
-        {at.page === "held" && <HeldPage />}
+        {at.page === "held" && <HeldPage user={user} />}
+        {at.page === "payouts" && <PayoutsPage user={user} />}
+        {at.page === "acts" && <ActsPage key={at.query.toString()} query={at.query} user={user} />}
         {at.page === "budgets" && <BudgetsPage />}
+        {at.page === "reconcile" && <ReconcilePage user={user} />}
         {at.page === "rules" && <RulesPage user={user} query={at.query} />}
         {at.page === "schedule" && <SchedulePage sample={sample} user={user} />}
         {at.page === "instances" && <InstancesPage sample={sample} user={user} />}

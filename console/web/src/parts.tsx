@@ -2,7 +2,7 @@
 
 import type { ComponentChildren } from "preact";
 import { useCallback, useEffect, useId, useRef, useState } from "preact/hooks";
-import { told } from "./api";
+import { isLost, told } from "./api";
 import { t } from "./i18n";
 
 export type Loaded<T> = { value: T | null; error: string | null; busy: boolean; reload: () => void };
@@ -158,6 +158,106 @@ export function Table<T>({
   );
 }
 
+/** The pages of a list that are known by their cursors alone, the first one by an empty text or what it begins behind. */
+export function Pager({ at, next, onMove }: { at: string[]; next: string; onMove: (at: string[]) => void }) {
+  return (
+    <div class="pager">
+      <span class="grow" />
+      <button type="button" aria-label={t("act.before")} disabled={at.length === 1} onClick={() => onMove(at.slice(0, -1))}>
+        ←
+      </button>
+      <span>{at.length}</span>
+      <button type="button" aria-label={t("act.more")} disabled={next === "" || next === "0"} onClick={() => onMove([...at, next])}>
+        →
+      </button>
+    </div>
+  );
+}
+
+/** A name and its value among facts; nothing where there is none. */
+export function Fact({ name, value, isMono }: { name: string; value: string; isMono?: boolean }) {
+  if (value === "") return null;
+  return (
+    <>
+      <dt>{name}</dt>
+      <dd class={isMono ? "mono" : undefined}>{value}</dd>
+    </>
+  );
+}
+
+/** What a call that changes something came to, for whoever has closed its dialog meanwhile. */
+export interface Said {
+  level: "bad" | "good" | "warn";
+  text: string;
+}
+
+export interface Doing<T> {
+  busy: boolean;
+  done: T | null;
+  failed: { text: string; isLost: boolean } | null;
+  run: (work: () => Promise<T>, said: (value: T) => Said) => Promise<void>;
+}
+
+/** A call that changes something, once at a time. What it came to is told to the page where the dialog is closed before. */
+export function useDoing<T>(lost: string, onLate: (said: Said) => void): Doing<T> {
+  const [state, setState] = useState<{ busy: boolean; done: T | null; failed: Doing<T>["failed"] }>({
+    busy: false,
+    done: null,
+    failed: null,
+  });
+  const isOver = useRef(false);
+  useEffect(
+    () => () => {
+      isOver.current = true;
+    },
+    [],
+  );
+  const run: Doing<T>["run"] = async (work, said) => {
+    setState({ busy: true, done: null, failed: null });
+    try {
+      const done = await work();
+      if (isOver.current) onLate(said(done));
+      else setState({ busy: false, done, failed: null });
+    } catch (error) {
+      const failed = { text: told(error), isLost: isLost(error) };
+      if (isOver.current) onLate({ level: "bad", text: failed.isLost ? `${t("lost.title")} ${lost} (${failed.text})` : failed.text });
+      else setState({ busy: false, done: null, failed });
+    }
+  };
+  return { ...state, run };
+}
+
+/** Why a call that changes something failed; where its answer was lost, that nobody knows, and how to find out. */
+export function Failed<T>({ of, lost }: { of: Doing<T>; lost: string }) {
+  if (!of.failed) return null;
+  return (
+    <Note level="bad">
+      {of.failed.isLost ? (
+        <>
+          <b>{t("lost.title")}</b> {lost} ({of.failed.text})
+        </>
+      ) : (
+        of.failed.text
+      )}
+    </Note>
+  );
+}
+
+/** What a dialog is about, in one line. It takes the focus where a step ends, whose button is gone by then. */
+export function Sum({ step, children }: { step: string; children: ComponentChildren }) {
+  const line = useRef<HTMLParagraphElement>(null);
+  const last = useRef(step);
+  useEffect(() => {
+    if (last.current !== step) line.current?.focus();
+    last.current = step;
+  }, [step]);
+  return (
+    <p class="sum" tabIndex={-1} ref={line}>
+      {children}
+    </p>
+  );
+}
+
 /** A dialog that the browser keeps the keyboard in, and closes on Escape. */
 export function Dialog({
   title,
@@ -197,6 +297,8 @@ export function Field({
   hint,
   isRequired,
   isSecret,
+  isTime,
+  error,
   max,
   size,
 }: {
@@ -206,6 +308,10 @@ export function Field({
   hint?: string;
   isRequired?: boolean;
   isSecret?: boolean;
+  /** A local time, to the second. */
+  isTime?: boolean;
+  /** What is wrong with the value. */
+  error?: string | null;
   max?: number;
   size?: "wide";
 }) {
@@ -217,18 +323,57 @@ export function Field({
     maxLength: max,
     autocomplete: "off" as const,
     spellcheck: false,
-    "aria-describedby": hint ? `${own}-hint` : undefined,
+    "aria-describedby": [hint && `${own}-hint`, error && `${own}-error`].filter(Boolean).join(" ") || undefined,
+    "aria-invalid": error ? true : undefined,
     onInput: (event: InputEvent) => onInput((event.currentTarget as HTMLInputElement).value),
   };
   return (
     <div class={size === "wide" ? "field wide" : "field"}>
       <label for={own}>{label}</label>
-      {isSecret ? <input type="password" {...shared} /> : <input type="text" {...shared} />}
+      {isSecret && <input type="password" {...shared} />}
+      {isTime && <input type="datetime-local" step="1" {...shared} />}
+      {!isSecret && !isTime && <input type="text" {...shared} />}
       {hint && (
         <p class="hint" id={`${own}-hint`}>
           {hint}
         </p>
       )}
+      {error && (
+        <p class="wrong" id={`${own}-error`} role="alert">
+          {error}
+        </p>
+      )}
+    </div>
+  );
+}
+
+/** One of several, by its name. */
+export function Select({
+  label,
+  value,
+  options,
+  onChange,
+  isRequired,
+  size,
+}: {
+  label: string;
+  value: string;
+  options: [value: string, shown: string][];
+  onChange: (value: string) => void;
+  isRequired?: boolean;
+  size?: "wide";
+}) {
+  const own = useId();
+  return (
+    <div class={size === "wide" ? "field wide" : "field"}>
+      <label for={own}>{label}</label>
+      <select id={own} value={value} required={isRequired ?? false} onChange={(event) => onChange(event.currentTarget.value)}>
+        {options.map(([one, shown]) => (
+          <option key={one} value={one}>
+            {shown}
+          </option>
+        ))}
+      </select>
     </div>
   );
 }

@@ -12,7 +12,7 @@ import { Fleet } from "./fleet.js";
 const AXE = createRequire(import.meta.url).resolve("axe-core/axe.min.js");
 const SHOTS = process.env.CONSOLE_SHOTS;
 const ASSETS = process.env.CONSOLE_ASSETS;
-const PAGES = ["flow", "find", "archive", "held", "budgets", "rules", "schedule", "instances"];
+const PAGES = ["flow", "find", "user", "archive", "held", "payouts", "acts", "budgets", "reconcile", "rules", "schedule", "instances"];
 const DESK = { width: 1280, height: 800 };
 const PHONE = { width: 390, height: 844 };
 
@@ -265,6 +265,403 @@ test("a job is run, and paused with a reason", async () => {
   await close();
 });
 
+/** A call of the page is made, and its answer is lost. */
+async function loseAnswer(page, path) {
+  await page.route(`**/console/api/call${path}`, async (route) => {
+    await route.fetch();
+    await route.abort();
+  });
+}
+
+test("a user's statement, withdrawals and freeze are shown, page by page and as they were", async () => {
+  const user = 501;
+  const order = await fleet.credit(user, 1, { amount: 1_000 });
+  const before = new Date();
+  await new Promise((done) => setTimeout(done, 1_100));
+  for (let count = 1; count <= 55; count++) await fleet.withdraw(user, `w-501-${count}`, 2);
+  const { page, close } = await open({ path: "user" });
+  await page.getByLabel("User number").fill("12x");
+  await page.getByRole("button", { name: "Search" }).click();
+  await page.getByRole("alert").filter({ hasText: "whole number" }).waitFor();
+  await page.getByLabel("User number").fill("9223372036854775808");
+  await page.getByRole("button", { name: "Search" }).click();
+  await page.getByRole("alert").filter({ hasText: "whole number" }).waitFor();
+  assert.equal(await page.getByRole("region", { name: "Statement" }).count(), 0, "nothing was asked");
+  await page.getByLabel("User number").fill(String(user));
+  await page.keyboard.press("Enter");
+  const statement = page.getByRole("region", { name: "Statement" });
+  await statement.getByText("balance cash 890").waitFor();
+  await page.getByText("not frozen", { exact: true }).waitFor();
+  const line = statement.getByRole("row").nth(1);
+  assert.match(await line.textContent(), /withdrawal−2cash890w-501-55/);
+  await shot(page, "user-statement");
+  await audit(page, "a user's statement");
+  await statement.getByRole("button", { name: "More" }).click();
+  await statement.getByRole("link", { name: order, exact: true }).waitFor();
+  assert.match(await statement.getByRole("row").last().textContent(), /reward\+1,000cash1,000/);
+  const withdrawals = page.getByRole("region", { name: "Withdrawals" });
+  await withdrawals.getByRole("cell", { name: "w-501-55", exact: true }).waitFor();
+  await withdrawals.getByLabel("State").selectOption("paid");
+  await withdrawals.getByText("Nothing here.").waitFor();
+  await withdrawals.getByLabel("State").selectOption("held");
+  await withdrawals.getByRole("button", { name: "More" }).click();
+  await withdrawals.getByRole("cell", { name: "w-501-1", exact: true }).waitFor();
+  // As it was before the withdrawals.
+  const pad = (number) => String(number).padStart(2, "0");
+  const local = `${before.getFullYear()}-${pad(before.getMonth() + 1)}-${pad(before.getDate())}T${pad(before.getHours())}:${pad(before.getMinutes())}:${pad(before.getSeconds())}`;
+  await page.getByLabel("As it was at").fill(local);
+  await page.getByRole("button", { name: "Search" }).click();
+  const then = page.getByRole("region", { name: "Statement as it was at" });
+  await then.getByText("balance cash 1,000").waitFor();
+  assert.equal(await then.getByRole("row").count(), 2);
+  await close();
+});
+
+test("a payout is acknowledged as paid or refused, with what it means before the click", async () => {
+  const user = 502;
+  await fleet.credit(user, 1, { amount: 100 });
+  await fleet.withdraw(user, "w-502-a", 30);
+  await fleet.withdraw(user, "w-502-b", 20);
+  await fleet.withdraw(user, "w-502-c", 10);
+  const { page, close } = await open({ key: fleet.keys.payouts, path: "payouts" });
+  const list = page.getByRole("region", { name: "To pay out" });
+  const row = (id) => list.getByRole("row").filter({ has: page.getByRole("cell", { name: id, exact: true }) });
+  // The oldest ones come first, and those of another test are there, too.
+  await list.getByText(/wait\./).waitFor();
+  await shot(page, "payouts");
+  await audit(page, "payouts");
+  while ((await row("w-502-a").count()) === 0) await list.getByRole("button", { name: "More" }).click();
+  await row("w-502-a").getByRole("button").click();
+  const dialog = page.getByRole("dialog");
+  await dialog.getByText("30 cash, user 502", { exact: true }).waitFor();
+  await dialog.getByText("withdrawal windfall 502 w-502-a").waitFor();
+  assert.ok(await dialog.getByRole("button", { name: "Look at it first" }).isDisabled(), "nobody is led to one of the answers");
+  await dialog.getByLabel("How its payout ended").selectOption("paid");
+  await dialog.getByRole("button", { name: "Look at it first" }).click();
+  await dialog.getByText("30 cash of user 502 have arrived").waitFor();
+  await shot(page, "payout-paid");
+  await audit(page, "an acknowledgement");
+  await dialog.getByRole("button", { name: "Paid: 30 cash, user 502" }).click();
+  await dialog.getByText("was acknowledged: paid.").waitFor();
+  await dialog.getByRole("button", { name: "Close" }).last().click();
+  await page.waitForFunction(() => !document.querySelector("main")?.textContent?.includes("w-502-a"));
+
+  while ((await row("w-502-b").count()) === 0) await list.getByRole("button", { name: "More" }).click();
+  await row("w-502-b").getByRole("button").click();
+  await dialog.getByLabel("How its payout ended").selectOption("refused for good");
+  await dialog.getByRole("button", { name: "Look at it first" }).click();
+  await dialog.getByRole("alert").filter({ hasText: "must be given" }).waitFor();
+  await dialog.getByLabel("Reason").fill("账".repeat(100));
+  await dialog.getByRole("button", { name: "Look at it first" }).click();
+  await dialog.getByRole("alert").filter({ hasText: "300 bytes" }).waitFor();
+  await dialog.getByLabel("Reason").fill("closed account");
+  await dialog.getByRole("button", { name: "Look at it first" }).click();
+  await dialog.getByText("Never say so after a time-out").waitFor();
+  assert.equal(await fleet.balance(user), 40, "nothing has moved before the last click");
+  const refuse = dialog.getByRole("button", { name: "Refused: 20 cash back to user 502" });
+  await loseAnswer(page, "/v1/payouts/acknowledge");
+  await refuse.click();
+  await dialog.getByRole("alert").filter({ hasText: "not known" }).filter({ hasText: "in the same way, which is safe" }).waitFor();
+  await shot(page, "payout-lost");
+  await page.unroute("**/console/api/call/v1/payouts/acknowledge");
+  await refuse.click();
+  await dialog.getByText("had been acknowledged before").waitFor();
+  assert.equal(await fleet.balance(user), 60, "it went back once");
+  await dialog.getByRole("button", { name: "Close" }).last().click();
+
+  // Whoever closes the dialog before the answer is told on the page.
+  while ((await row("w-502-c").count()) === 0) await list.getByRole("button", { name: "More" }).click();
+  await row("w-502-c").getByRole("button").click();
+  await dialog.getByLabel("How its payout ended").selectOption("paid");
+  await dialog.getByRole("button", { name: "Look at it first" }).click();
+  await page.route("**/v1/payouts/acknowledge", async (route) => {
+    await new Promise((done) => setTimeout(done, 500));
+    await route.continue();
+  });
+  const asked = page.waitForRequest("**/v1/payouts/acknowledge");
+  await dialog.getByRole("button", { name: "Paid: 10 cash, user 502" }).click();
+  await asked;
+  await page.keyboard.press("Escape");
+  await dialog.waitFor({ state: "detached" });
+  await page.getByRole("status").filter({ hasText: "w-502-c of user 502 was acknowledged: paid." }).waitFor();
+  await close();
+});
+
+test("what is to be paid out is shown without the role that acknowledges it, and the role is named", async () => {
+  const { page, close } = await open({ path: "payouts" });
+  await page.getByText("lacks the role pay_out").waitFor();
+  await page.getByRole("region", { name: "To pay out" }).getByRole("row").nth(1).waitFor();
+  assert.equal(await page.getByRole("button", { name: /^Acknowledge/ }).count(), 0);
+  await close();
+  const other = await open({ key: fleet.keys.scheduler, path: "payouts" });
+  await other.page.getByText("with the role pay_out, or observe").waitFor();
+  for (const name of ["user", "acts", "reconcile"]) {
+    await go(other.page, name);
+    await other.page.getByText("with the role observe").waitFor();
+    await audit(other.page, `${name} without its role`);
+  }
+  await other.close();
+});
+
+/** Fills the form of an act and opens its dialog. */
+async function propose(page, what, fields, { reason, evidence }) {
+  const form = page.getByRole("region", { name: "Propose" });
+  await form.getByLabel("What").selectOption(what);
+  for (const [label, value] of Object.entries(fields)) await form.getByLabel(label).fill(value);
+  await form.getByLabel("Reason").fill(reason);
+  await form.getByLabel("Evidence").fill(evidence);
+  await form.getByLabel("Your name").fill("Lin");
+  await form.getByRole("button", { name: "Look at it first" }).click();
+}
+
+test("an act is proposed, its proposer cannot approve it, and another operator does", async () => {
+  const user = 503;
+  const order = await fleet.credit(user, 1, { amount: 888 });
+  const { page, close } = await open({ path: "user?user=503" });
+  // From the line of the statement to the form.
+  await page.getByRole("link", { name: `Propose to reverse ${order}` }).click();
+  const form = page.getByRole("region", { name: "Propose" });
+  await form.getByLabel("What").selectOption("Reverse a credited order, all of it");
+  assert.equal(await form.getByLabel("Order number").inputValue(), order);
+  await form.getByRole("button", { name: "Look at it first" }).click();
+  await form.getByRole("alert").filter({ hasText: "must be given" }).first().waitFor();
+  const dialog = page.getByRole("dialog");
+  assert.equal(await dialog.count(), 0, "an act has a reason and evidence");
+  await shot(page, "acts-form");
+  await audit(page, "the form of an act");
+  await propose(page, "Reverse a credited order, all of it", {}, { reason: "paid by mistake", evidence: "ticket 4711" });
+  await dialog.getByText("888 cash, user 503", { exact: true }).waitFor();
+  await dialog.getByText("888 cash go back to the budget").waitFor();
+  await shot(page, "act-propose");
+  await audit(page, "a proposal");
+  // Its answer is lost: the same again is the same act.
+  await loseAnswer(page, "/v1/acts/propose");
+  await dialog.getByRole("button", { name: "Propose", exact: true }).click();
+  await dialog.getByRole("alert").filter({ hasText: "not known" }).filter({ hasText: "makes the same act" }).waitFor();
+  await page.unroute("**/console/api/call/v1/acts/propose");
+  await dialog.getByRole("button", { name: "Propose again" }).click();
+  const repeated = await dialog.getByText("The same was proposed before").textContent();
+  const id = /act (\d+)/.exec(repeated)[1];
+  await dialog.getByRole("button", { name: "Close" }).last().click();
+  const list = page.getByRole("region", { name: "Acts", exact: true });
+  const row = list.getByRole("row").filter({ has: page.getByRole("button", { name: `Act ${id}`, exact: true }) });
+  await row.getByText("yours").waitFor();
+  await row.getByRole("button").click();
+  await dialog.getByText("Another operator approves it, with another key").waitFor();
+  assert.equal(await dialog.getByRole("button", { name: /Approve/ }).count(), 0, "who proposes does not approve");
+  await shot(page, "act-own");
+  await audit(page, "an act of one's own");
+  assert.equal(await fleet.balance(user), 888, "nothing is done yet");
+  await close();
+
+  const second = await open({ key: fleet.keys.approver, path: "acts" });
+  const two = second.page.getByRole("dialog");
+  await second.page.getByText("lacks the role operate").waitFor();
+  await second.page.getByRole("button", { name: `Act ${id}`, exact: true }).click();
+  await two.getByText("ticket 4711").waitFor();
+  await two.getByText("operator: Lin").waitFor();
+  await two.getByRole("button", { name: "Approve …" }).click();
+  await two.getByText(/is done at this moment, once.*888 cash, user 503/).waitFor();
+  await two.getByLabel("Your name").fill("Ann");
+  await shot(second.page, "act-approve");
+  await audit(second.page, "an approval");
+  await loseAnswer(second.page, "/v1/acts/approve");
+  await two.getByRole("button", { name: `Approve act ${id} and do it now` }).click();
+  await two.getByRole("alert").filter({ hasText: "not known" }).filter({ hasText: "at most" }).waitFor();
+  await second.page.unroute("**/console/api/call/v1/acts/approve");
+  await two.getByRole("button", { name: `Approve act ${id} and do it now` }).click();
+  await two.getByText(/It had ended before.*done\. 888 taken back from the user/).waitFor();
+  assert.equal(await fleet.balance(user), 0, "it was done once");
+  await two.getByRole("button", { name: "Close" }).last().click();
+  await second.page.getByLabel("Shown").selectOption("all, the newest first");
+  await second.page.getByRole("row").filter({ hasText: `Act ${id}` }).getByText("done", { exact: true }).waitFor();
+  await second.close();
+});
+
+test("an approval whose subject has changed moves nothing and says so", async () => {
+  const user = 504;
+  await fleet.credit(user, 1, { amount: 10 });
+  const { act } = await fleet.call("operator", "/v1/acts/propose", {
+    deed: { adjust_account: { user_id: String(user), activity: "spring-2027", scene: "", bonus_type: "cash", amount: "10", to_user: false } },
+    reason: "taken by fraud",
+    evidence: "ticket 4712",
+  });
+  await fleet.withdraw(user, "w-504", 10);
+  const { page, close } = await open({ key: fleet.keys.approver, path: `acts?act=${act.id}`, viewport: PHONE });
+  const dialog = page.getByRole("dialog");
+  await dialog.getByRole("button", { name: "Approve …" }).click();
+  await dialog.getByText("10 cash are taken from the balance of user 504").waitFor();
+  assert.ok(await dialog.evaluate((box) => box.scrollWidth <= box.clientWidth), "the dialog fits the phone");
+  await shot(page, "act-phone");
+  await audit(page, "an approval on a phone");
+  await dialog.getByRole("button", { name: /and do it now/ }).click();
+  await dialog.getByRole("alert").filter({ hasText: "not done. the user's balance lacks 10" }).waitFor();
+  await audit(page, "an act that was not done");
+  await close();
+});
+
+test("a user is frozen by two, and an act is refused with a reason", async () => {
+  const user = 505;
+  const { page, close } = await open({ path: `acts?deed=freeze_user&user=${user}` });
+  await propose(page, "Freeze a user", { "User number": "0" }, { reason: "cheats", evidence: "case 9" });
+  await page.getByRole("alert").filter({ hasText: "whole number" }).waitFor();
+  const dialog = page.getByRole("dialog");
+  assert.equal(await dialog.count(), 0);
+  await propose(page, "Freeze a user", { "User number": String(user) }, { reason: "cheats", evidence: "case 9" });
+  await dialog.getByText("User 505 withdraws nothing from then on").waitFor();
+  await dialog.getByRole("button", { name: "Propose", exact: true }).click();
+  const id = /Act (\d+)/.exec(await dialog.getByText("was proposed. It waits").textContent())[1];
+  await go(page, `user?user=${user}`);
+  await page.getByText("to freeze the user waits for another operator").waitFor();
+  await page.getByRole("link", { name: `Act ${id}` }).click();
+  await dialog.getByRole("button", { name: "Refuse …" }).click();
+  await dialog.getByLabel("Reason").fill("it was somebody else");
+  await dialog.getByRole("button", { name: `Refuse act ${id}` }).click();
+  await dialog.getByText(/refused\. it was somebody else/).waitFor();
+  await close();
+  const again = { deed: { freeze_user: { user_id: String(user) } }, reason: "cheats all the same", evidence: "case 10" };
+  const { act } = await fleet.call("operator", "/v1/acts/propose", again);
+  await fleet.call("approver", "/v1/acts/approve", { id: act.id });
+  const seen = await open({ path: `user?user=${user}` });
+  await seen.page.getByText("Frozen: this user withdraws nothing").waitFor();
+  await seen.page.getByRole("link", { name: "Propose to end the freeze" }).waitFor();
+  await audit(seen.page, "a frozen user");
+  await seen.close();
+});
+
+test("an order whose payer never answers, and a withdrawal, lead to acts that settle them", async () => {
+  const user = 507;
+  const order = await fleet.credit(user, 1, { type: "badge", amount: 3 }, "RESERVED");
+  await fleet.credit(user, 2, { amount: 40 });
+  await fleet.withdraw(user, "w-507", 40);
+  const { page, close } = await open();
+  // Without the minute for which the page leaves out what is new.
+  await page.route("**/v1/reserved/list", (route) => route.continue({ postData: JSON.stringify({ page_size: 200 }) }));
+  await go(page, "held");
+  const row = page.getByRole("row").filter({ hasText: order });
+  assert.equal(await row.getByRole("button").count(), 0, "one person alone does not release what may have been paid");
+  await row.getByRole("link", { name: `Propose an act ${order}` }).click();
+  const dialog = page.getByRole("dialog");
+  const settle = async (what, because, means) => {
+    await propose(page, what, {}, because);
+    await dialog.getByText(means).waitFor();
+    await dialog.getByRole("button", { name: "Propose", exact: true }).click();
+    const id = /Act (\d+)/.exec(await dialog.getByText("was proposed. It waits").textContent())[1];
+    await fleet.call("approver", "/v1/acts/approve", { id });
+    await dialog.getByRole("button", { name: "Close" }).last().click();
+    await dialog.waitFor({ state: "detached" });
+  };
+  await settle("Settle an order: its payer has paid it", { reason: "in the payer's statement", evidence: "line 12" }, "3 badge are posted to the settlement of the payer");
+  assert.equal(await fleet.status(order), "CREDITED");
+  await go(page, `user?user=${user}`);
+  await page.getByRole("link", { name: "Propose to settle w-507" }).click();
+  await settle("Settle a withdrawal: its payer has certainly not paid it", { reason: "barred", evidence: "ticket 4714" }, "40 cash go back to the balance of user 507");
+  assert.equal(await fleet.balance(user), 40);
+  await close();
+});
+
+test("an act about what the ledger does not know is refused before anything is kept", async () => {
+  const { page, close } = await open({ path: "acts" });
+  await propose(page, "Settle an order: its payer has paid it", { "Order number": "no-such-order" }, { reason: "r", evidence: "e" });
+  const dialog = page.getByRole("dialog");
+  await dialog.getByText("The ledger knows no such order").waitFor();
+  assert.equal(await dialog.getByRole("button", { name: "Propose", exact: true }).count(), 0);
+  await page.keyboard.press("Escape");
+  await propose(page, "Settle a withdrawal: its payer has paid it", { "User number": "505", Withdrawal: "none" }, { reason: "r", evidence: "e" });
+  await dialog.getByText("no such withdrawal of this user").waitFor();
+  await page.keyboard.press("Escape");
+  await propose(page, "Give money to a user from a budget", { "User number": "505", "Bonus type": "cash", Amount: "1.5", Activity: "spring-2027", Scene: "s" }, { reason: "r", evidence: "e" });
+  await page.getByRole("alert").filter({ hasText: "An amount is a whole number" }).waitFor();
+  assert.equal(await dialog.count(), 0);
+  await close();
+});
+
+test("a difference is found, acknowledged and resolved, and until the ledger was swept nothing is known", async () => {
+  const user = 506;
+  await fleet.credit(user, 1, { amount: 100 });
+  const { page, close } = await open({ path: "reconcile" });
+  await page.getByText(/Nothing differs, as compared at/).waitFor();
+  await shot(page, "reconcile");
+  // The auditor's words for a ledger that nobody has compared for long.
+  const pretend = async (change, said) => {
+    await page.route("**/console/api/call/v1/audits/get", async (route) => {
+      const response = await route.fetch();
+      await route.fulfill({ response, json: { ...(await response.json()), ...change } });
+    });
+    await page.getByRole("button", { name: "Refresh" }).click();
+    await page.getByRole("alert").filter({ hasText: said }).waitFor();
+    await page.unroute("**/console/api/call/v1/audits/get");
+  };
+  await pretend({ compared_ms: "1000" }, /is not known: nothing was compared in the last ten minutes/);
+  await shot(page, "reconcile-not-known");
+  await audit(page, "a ledger of which nothing is known");
+  await pretend({ sweeps: "0" }, /the first sweep/);
+  await pretend({ is_behind: true }, /too many transfers are unread/);
+  await pretend({ compared_ms: "0", differences: [{ kind: "overdrawn", open: "1", acknowledged: "2" }] }, /Differences: 1 open, 2 acknowledged, and whether there are more is not known: nothing was ever compared/);
+
+  fleet.tamper(user, 5);
+  const dialog = page.getByRole("dialog");
+  const found = page.getByRole("row").filter({ hasText: "wrong_balance" }).getByRole("button");
+  for (const since = Date.now(); (await found.count()) === 0; ) {
+    assert.ok(Date.now() - since < 60_000, "the auditor finds it");
+    await page.getByRole("button", { name: "Refresh" }).click();
+    await page.waitForTimeout(500);
+  }
+  await page.getByRole("alert").filter({ hasText: "Differences: 1 open, 0 acknowledged." }).waitFor();
+  await page.getByText("an account is not the sum of its transfers").first().waitFor();
+  assert.match(await page.getByRole("link", { name: "What to do: the runbook" }).getAttribute("href"), /runbook\/WindfallAuditDifference\.md$/);
+  await found.click();
+  await shot(page, "difference");
+  await audit(page, "a difference");
+  await dialog.getByLabel("What you say about it").selectOption("I am at it: its page ends");
+  await dialog.getByRole("button", { name: "Acknowledge" }).click();
+  await dialog.getByRole("alert").filter({ hasText: "must be given" }).waitFor();
+  await dialog.getByLabel("Note").fill("ann looks at it, ticket 4713");
+  await dialog.getByRole("button", { name: "Acknowledge" }).click();
+  await dialog.getByText("was acknowledged.").waitFor();
+  await dialog.getByRole("button", { name: "Close" }).last().click();
+  await page.getByText("Differences: 0 open, 1 acknowledged.").waitFor();
+  fleet.tamper(user, -5);
+  await page.getByLabel("State").selectOption("Acknowledged");
+  await found.click();
+  await dialog.getByText("operator: ann looks at it, ticket 4713").waitFor();
+  await dialog.getByLabel("What you say about it").selectOption("It was mended or explained");
+  await dialog.getByLabel("Note").fill("the balance was put back");
+  await loseAnswer(page, "/v1/audits/differences/mark");
+  await dialog.getByRole("button", { name: "Resolve" }).click();
+  await dialog.getByRole("alert").filter({ hasText: "not known" }).filter({ hasText: "Open the difference again" }).waitFor();
+  await page.unroute("**/console/api/call/v1/audits/differences/mark");
+  await dialog.getByRole("button", { name: "Cancel" }).click();
+  await page.getByText(/Nothing differs, as compared at/).waitFor();
+  await page.getByLabel("State").selectOption("Resolved");
+  await found.click();
+  await dialog.getByText("operator: the balance was put back").waitFor();
+  await close();
+});
+
+test("a key that may only look marks no difference, and where nobody audits that is said", async () => {
+  const { page, close } = await open({ key: fleet.keys.approver, path: "reconcile" });
+  const differences = [{ id: "7", kind: "wrong_balance", subject: "user 1", detail: "5, not 4", first_seen_ms: "1", last_seen_ms: "1", seen: "1", state: "DIFFERENCE_STATE_OPEN" }];
+  await page.route("**/v1/audits/differences/list", (route) => route.fulfill({ json: { differences, next_after: "0" } }));
+  await page.getByRole("button", { name: "Refresh" }).click();
+  await page.getByRole("button", { name: "Difference 7" }).click();
+  await page.getByRole("dialog").getByText("lacks the role operate").waitFor();
+  assert.equal(await page.getByRole("dialog").getByRole("button", { name: /Resolve|Acknowledge/ }).count(), 0);
+  await page.keyboard.press("Escape");
+  await page.route("**/v1/audits/get", (route) => route.fulfill({ status: 501, json: { code: "UNIMPLEMENTED", message: "no service" } }));
+  await page.getByRole("button", { name: "Refresh" }).click();
+  await page.getByRole("alert").filter({ hasText: "no service that the console knows audits" }).waitFor();
+  await page.unroute("**/v1/audits/get");
+  await page.getByRole("button", { name: "Refresh" }).click();
+  await page.getByText(/Nothing differs, as compared at/).waitFor();
+  // What was known is not shown once the auditor does not answer.
+  await page.route("**/v1/audits/get", (route) => route.fulfill({ status: 503, json: { code: "UNAVAILABLE", message: "the ledger is away" } }));
+  await page.getByRole("button", { name: "Refresh" }).click();
+  await page.getByRole("alert").filter({ hasText: "is not known: the ledger is away" }).waitFor();
+  assert.equal(await page.getByText(/Nothing differs/).count(), 0);
+  await close();
+});
+
 test("the keyboard reaches everything, first of all the content", async () => {
   const { page, close } = await open();
   await page.reload();
@@ -313,7 +710,7 @@ for (const colorScheme of ["light", "dark"]) {
     test(`every page can be read: ${colorScheme}, ${screen}`, async () => {
       const { page, close } = await open({ viewport, colorScheme });
       for (const name of PAGES) {
-        await go(page, name);
+        await go(page, name === "user" ? "user?user=42" : name);
         if (name === "flow") await page.locator(".chart canvas").first().waitFor();
         const wide = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
         assert.ok(wide <= 0, `${name} is ${wide} px wider than the ${screen}`);
@@ -364,7 +761,8 @@ test("every word is there in Chinese", async () => {
   // A word in small letters may be what a service says.
   const english = [...en].filter(([key, text]) => zh.get(key) !== text && /^[A-Z]| /.test(text)).map(([, text]) => text);
   for (const name of PAGES) {
-    await go(page, name);
+    await go(page, name === "user" ? "user?user=42" : name === "acts" ? "acts?deed=give" : name);
+    if (name === "acts") await page.getByLabel("事项").selectOption({ index: 1 });
     if (name === "flow") await page.locator(".chart canvas").first().waitFor();
     const found = await page.evaluate((unwanted) => {
       const texts = [];

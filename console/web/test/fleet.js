@@ -1,15 +1,32 @@
 // A `windfall serve --dev` for the tests, with a small load.
 
-import { spawn } from "node:child_process";
+import { execFileSync, spawn } from "node:child_process";
+import { randomBytes } from "node:crypto";
 import { mkdtemp, rm, writeFile } from "node:fs/promises";
+import { createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
 
 const READY_WITHIN_MS = 60_000;
 
-/** Jobs and a task queue beside the rest. */
-const OPTIONS = `[jobs]
+/** Jobs, a task queue, the auditor, and a payer of badges that never answers, beside the rest. */
+const options = (payer, secret) => `[rewards]
+pays = { badge = "badges" }
+[connectors.badges.wire.http]
+url = "http://127.0.0.1:${payer}/pay"
+allow = ["127.0.0.1"]
+key_id = "test"
+secret_file = ${JSON.stringify(secret)}
+[connectors.badges.wire.http.wire]
+plaintext = true
+[connectors.badges.guard]
+timeout_ms = 500
+[auditor]
+enabled = true
+every_ms = 1000
+sweep_ms = 200
+[jobs]
 [task_queue.api]
 listen = "127.0.0.1:0"
 admin_listen = "127.0.0.1:0"
@@ -38,6 +55,17 @@ function run(args) {
   return { child, keys, ready };
 }
 
+/** A server that takes connections and says nothing. */
+async function silentServer() {
+  const server = createServer((socket) => {
+    server.sockets.add(socket);
+    socket.on("error", () => undefined).on("close", () => server.sockets.delete(socket));
+  });
+  server.sockets = new Set();
+  await new Promise((done) => server.listen(0, "127.0.0.1", done));
+  return server;
+}
+
 async function end(child) {
   if (!child || child.exitCode !== null) return;
   const ended = new Promise((done) => child.once("exit", done));
@@ -49,12 +77,14 @@ export class Fleet {
   /** Starts all services in one process, and waits until they are ready. */
   static async start() {
     const data = await mkdtemp(join(tmpdir(), "windfall-console-"));
-    const options = join(data, "options.toml");
-    await writeFile(options, OPTIONS);
-    const args = ["serve", "--dev", "--config", options, "--data", data, "--listen", "127.0.0.1:0"];
+    const [file, secret] = ["options.toml", "payer.secret"].map((name) => join(data, name));
+    const payer = await silentServer();
+    await writeFile(secret, randomBytes(32).toString("base64"), { mode: 0o600 });
+    await writeFile(file, options(payer.address().port, secret));
+    const args = ["serve", "--dev", "--config", file, "--data", data, "--listen", "127.0.0.1:0"];
     const { child, keys, ready } = run(args);
     const fleet = new Fleet();
-    Object.assign(fleet, { child, data, keys, sent: 0 });
+    Object.assign(fleet, { child, payer, data, keys, sent: 0 });
     fleet.url = await ready.catch(async (error) => {
       await fleet.stop();
       throw error;
@@ -66,6 +96,8 @@ export class Fleet {
     this.raining = false;
     await this.rain?.catch(() => undefined);
     for (const child of [this.console, this.child]) await end(child);
+    this.payer.close();
+    this.payer.sockets.forEach((socket) => socket.destroy());
     await rm(this.data, { recursive: true, force: true });
   }
 
@@ -113,6 +145,59 @@ url = "http://127.0.0.1:1"
     await response.body?.cancel();
     this.sent += 1;
     return tradeNo;
+  }
+
+  /** A call of the services by one of the callers; its answer, or an error with what was said. */
+  async call(caller, path, body, user) {
+    const response = await fetch(`${this.url}${path}`, {
+      method: "POST",
+      headers: {
+        "content-type": "application/json",
+        authorization: `Bearer ${this.keys[caller]}`,
+        ...(user === undefined ? {} : { "x-windfall-user": String(user) }),
+      },
+      body: JSON.stringify(body),
+    });
+    const answer = await response.json();
+    if (!response.ok) throw new Error(`${path} answers ${response.status}: ${JSON.stringify(answer)}`);
+    return answer;
+  }
+
+  /** How the ledger has an order, such as CREDITED. */
+  async status(order) {
+    const { order: found } = await this.call("operator", "/v1/orders/get", { trade_no: order });
+    return found?.status.replace("ORDER_STATUS_", "");
+  }
+
+  /** Sends a reward, and waits until it is credited; or reserved, where its payer never answers. */
+  async credit(user, count, reward, status = "CREDITED") {
+    const order = await this.send(user, count, reward);
+    for (const since = Date.now(); (await this.status(order)) !== status; ) {
+      if (Date.now() - since > READY_WITHIN_MS) throw new Error(`${order} was not ${status} in time`);
+      await new Promise((done) => setTimeout(done, 50));
+    }
+    return order;
+  }
+
+  /** A withdrawal that a front end has to pay out. */
+  async withdraw(user, id, amount) {
+    const answer = await this.call("wallet-front", "/v1/wallet/withdraw", { withdrawal_id: id, bonus_type: "cash", amount }, user);
+    if (answer.outcome !== "WITHDRAW_OUTCOME_TO_PAY_OUT") throw new Error(`a withdrawal is answered ${JSON.stringify(answer)}`);
+  }
+
+  /** What a user has of cash, as the ledger says. */
+  async balance(user) {
+    const { balances } = await this.call("operator", "/v1/statements/get", { user_id: String(user), page_size: 1 });
+    return Number(balances.find((one) => one.bonus_type === "cash")?.balance ?? 0);
+  }
+
+  /** Changes a user's balance by hand, which no transfer explains. */
+  tamper(user, by) {
+    const script = `import sqlite3, sys
+with sqlite3.connect(sys.argv[1], timeout=30) as db:
+    db.execute("UPDATE accounts SET balance = balance + ? WHERE kind = 0 AND holder = ?", (int(sys.argv[3]), int(sys.argv[2])))
+`;
+    execFileSync("python3", ["-c", script, join(this.data, "ledger.db"), String(user), String(by)]);
   }
 
   /** Makes a job whose runs go to a target where nobody listens. */

@@ -3,7 +3,7 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { call, told } from "../api";
 import { num, t, when } from "../i18n";
-import { Badge, Card, Dialog, Field, Note, Page, Shown, Table, useLoaded } from "../parts";
+import { Badge, Card, Dialog, Fact, Field, Note, Page, Shown, Table, useLoaded } from "../parts";
 
 export interface Event {
   trade_no: string;
@@ -299,16 +299,6 @@ function Inspect(props: { id: string; onClose: () => void; onReplay: (entry: Ent
         )}
       </Shown>
     </Dialog>
-  );
-}
-
-export function Fact({ name, value }: { name: string; value: string }) {
-  if (value === "") return null;
-  return (
-    <>
-      <dt>{name}</dt>
-      <dd>{value}</dd>
-    </>
   );
 }
 

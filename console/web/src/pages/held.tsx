@@ -1,9 +1,10 @@
 // Orders that hold budget, and withdrawals whose payer has not answered.
 
 import { useState } from "preact/hooks";
-import { call, told } from "../api";
+import { call, told, type Who } from "../api";
 import { num, t, when } from "../i18n";
 import { Badge, Card, Dialog, Field, Note, Page, Shown, Table, useLoaded } from "../parts";
+import { FRONT_END } from "./payouts";
 
 export interface Reserved {
   trade_no: string;
@@ -32,7 +33,8 @@ export const nameOf = (order: Reserved): string => `${order.activity} ${order.tr
 const OLDER_THAN_MS = 60_000;
 const PAGE_SIZE = 200;
 
-export function HeldPage() {
+export function HeldPage({ user }: { user: Who }) {
+  const mayPropose = user.roles.includes("operate");
   const reserved = useLoaded(() =>
     call<{ orders: Reserved[]; next_after: string }>("/v1/reserved/list", { older_than_ms: OLDER_THAN_MS, page_size: PAGE_SIZE }),
   );
@@ -79,11 +81,22 @@ export function HeldPage() {
                   },
                   {
                     head: t("held.release"),
-                    cell: (order) => (
-                      <button type="button" onClick={() => setReleasing(order)}>
-                        {t("held.release")}
-                      </button>
-                    ),
+                    // Its payer may have paid it: two operators decide that.
+                    cell: (order) =>
+                      order.awaits_event ? (
+                        <button type="button" onClick={() => setReleasing(order)}>
+                          {t("held.release")}
+                        </button>
+                      ) : (
+                        mayPropose && (
+                          <a
+                            href={`#/acts?deed=settle_order&order=${encodeURIComponent(order.trade_no)}&activity=${encodeURIComponent(order.activity)}`}
+                            aria-label={`${t("held.propose")} ${order.trade_no}`}
+                          >
+                            {t("held.propose")}
+                          </a>
+                        )
+                      ),
                   },
                 ]}
               />
@@ -102,11 +115,29 @@ export function HeldPage() {
                 rowKey={(one) => `${one.user_id} ${one.withdrawal_id}`}
                 columns={[
                   { head: t("held.id"), cell: (one) => one.withdrawal_id, isMono: true },
-                  { head: t("col.user"), cell: (one) => one.user_id },
+                  { head: t("col.user"), cell: (one) => <a href={`#/user?user=${one.user_id}`}>{one.user_id}</a> },
                   { head: t("col.type"), cell: (one) => one.bonus_type },
                   { head: t("col.amount"), cell: (one) => num(Number(one.amount)), isNumber: true },
                   { head: t("col.time"), cell: (one) => when(one.held_ms), isMinor: true },
                   { head: t("col.payer"), cell: (one) => one.payer },
+                  {
+                    head: t("user.acts"),
+                    cell: (one) =>
+                      one.payer === FRONT_END ? (
+                        <a href="#/payouts" aria-label={`${t("held.acknowledge")} ${one.withdrawal_id}`}>
+                          {t("held.acknowledge")}
+                        </a>
+                      ) : (
+                        mayPropose && (
+                          <a
+                            href={`#/acts?deed=settle_withdrawal&user=${one.user_id}&withdrawal=${encodeURIComponent(one.withdrawal_id)}`}
+                            aria-label={`${t("held.propose")} ${one.withdrawal_id}`}
+                          >
+                            {t("held.propose")}
+                          </a>
+                        )
+                      ),
+                  },
                 ]}
               />
               {next_after !== "" && <p class="muted pad">… {num(PAGE_SIZE)}+</p>}
