@@ -283,6 +283,7 @@ ROWS = [
                 [
                     (per_s("windfall_withdrawals_total", "answer"), "{{answer}}"),
                     ("max(windfall_held_withdrawals)", "held"),
+                    ("max(windfall_undecided_withdrawals)", "undecided for 10 minutes"),
                     ("max(windfall_payouts_to_acknowledge)", "not acknowledged"),
                 ],
             ),

@@ -11,8 +11,8 @@ use crate::guard::Guard;
 use crate::guarded::{Acceptance, Accepted, Beat};
 use crate::key::{OrderId, WithdrawalId};
 use crate::model::{
-    Attempt, BudgetRaised, BudgetSet, BudgetState, Finish, Order, OrderLine, OrderOutcome, ReservedOrder,
-    Settlement, Writers,
+    Attempt, Awaits, BudgetRaised, BudgetSet, BudgetState, Finish, Order, OrderLine, OrderOutcome,
+    ReservedOrder, Settlement, Writers,
 };
 use crate::reconcile::Reconciliation;
 use crate::sealer::SealError;
@@ -158,7 +158,14 @@ pub(crate) trait Read: Debug + ActReads + StatementReads {
     /// The orders with this number, of every activity.
     fn orders_of_number(&self, trade_no: &str) -> Result<Vec<StoredOrder>, LedgerError>;
 
-    fn reserved(&self, before_ms: i64, after: &str, limit: u32) -> Result<Vec<ReservedOrder>, LedgerError>;
+    /// Those that wait for this alone, where something is named.
+    fn reserved(
+        &self,
+        awaits: Option<Awaits>,
+        before_ms: i64,
+        after: &str,
+        limit: u32,
+    ) -> Result<Vec<ReservedOrder>, LedgerError>;
 
     fn withdrawal(&self, id: WithdrawalId<'_>) -> Result<Option<StoredWithdrawal>, LedgerError>;
 

@@ -6,7 +6,7 @@ use crate::archive::{ArchiveFilter, Archived, Replay};
 use crate::contract::{Lines, Read};
 use crate::error::{LedgerError, OpenError};
 use crate::key::{OrderId, WithdrawalId};
-use crate::model::{BudgetState, OrderLine, ReservedOrder, Settlement};
+use crate::model::{Awaits, BudgetState, OrderLine, ReservedOrder, Settlement};
 use crate::reconcile::Reconciliation;
 use crate::verify::{self, Verified, VerifyError};
 use crate::withdrawal::{HeldFor, StoredWithdrawal};
@@ -119,17 +119,18 @@ impl LedgerReader {
     }
 
     /// Orders that were reserved before `before_ms` and still are, sorted by [`StoredOrder::key`]: those after the key
-    /// `after`, 1 to 10,000 of them. Reads every order.
+    /// `after`, 1 to 10,000 of them. `awaits` asks for those that wait for this alone. Reads the index of reserved orders.
     ///
     /// # Errors
     /// [`LedgerError`].
     pub fn reserved(
         &self,
+        awaits: Option<Awaits>,
         before_ms: i64,
         after: &str,
         limit: u32,
     ) -> Result<Vec<ReservedOrder>, LedgerError> {
-        self.read.reserved(before_ms, after, limit.clamp(1, 10_000))
+        self.read.reserved(awaits, before_ms, after, limit.clamp(1, 10_000))
     }
 
     /// A withdrawal, `None` where it is not known.

@@ -257,13 +257,14 @@ impl RewardHandle {
     }
 
     /// Orders that have been reserved for at least this long, sorted by their keys: those after the key `after`, 1 to 10,000
-    /// of them. An order that awaits its event has a caller that died, or an event that still waits in a queue. An
+    /// of them; `awaits` asks for those that wait for this alone. An order that awaits its event has a caller that died, or an event that still waits in a queue. An
     /// order that awaits its payer has a downstream that has not decided.
     ///
     /// # Errors
     /// [`CallError`].
     pub async fn reserved(
         &self,
+        awaits: Option<Awaits>,
         older_than_ms: u64,
         after: &str,
         limit: u32,
@@ -271,7 +272,7 @@ impl RewardHandle {
         let age = i64::try_from(older_than_ms).unwrap_or(i64::MAX);
         let before_ms = self.inner.clock.wall_ms().saturating_sub(age);
         let after = after.to_owned();
-        self.read(move |reader| reader.reserved(before_ms, &after, limit)).await
+        self.read(move |reader| reader.reserved(awaits, before_ms, &after, limit)).await
     }
 
     /// Ends a reserved order on behalf of `actor`: its budget is free again, and the archive has an entry, with which

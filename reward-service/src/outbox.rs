@@ -205,7 +205,7 @@ impl AsyncGrants {
         let mut after = String::new();
         loop {
             let now_ms = self.now_ms();
-            let page = self.rewards().reserved(again.after_ms(), &after, PAGE).await?;
+            let page = self.rewards().reserved(None, again.after_ms(), &after, PAGE).await?;
             let Some(last) = page.last() else { return Ok(done) };
             after.clone_from(&last.order.key);
             let is_due = |one: &&ReservedOrder| {

@@ -168,7 +168,7 @@ async fn what_no_route_takes_reserves_nothing() {
     assert_eq!(queue.written(), 1);
     // What was reserved in this very millisecond is not older than now.
     tokio::time::sleep(Duration::from_millis(5)).await;
-    let reserved = rewards.reserved(0, "", 10).await.unwrap();
+    let reserved = rewards.reserved(None, 0, "", 10).await.unwrap();
     assert_eq!(reserved.iter().map(|one| one.order.trade_no.as_str()).collect::<Vec<_>>(), ["b"]);
     rewards.close();
     assert_clean(folder.path());
@@ -216,7 +216,7 @@ async fn a_release_without_an_activity_never_hits_the_order_of_another_one() {
     assert!(matches!(again, Err(ReleaseError::NotReserved(_))), "{again:?}");
     rewards.release(None, "b", "ann").await.unwrap();
     tokio::time::sleep(Duration::from_millis(5)).await;
-    let left = rewards.reserved(1, "", 10).await.unwrap();
+    let left = rewards.reserved(None, 1, "", 10).await.unwrap();
     assert_eq!((left.len(), left[0].order.activity.as_str()), (1, "autumn-2027"));
     rewards.close();
     assert_clean(folder.path());
@@ -235,9 +235,9 @@ async fn what_never_came_is_listed_and_released_and_comes_late_to_the_archive() 
     rewards.close();
     // Another process.
     let rewards = start(folder.path());
-    assert!(rewards.reserved(60_000, "", 10).await.unwrap().is_empty(), "not for so long");
+    assert!(rewards.reserved(None, 60_000, "", 10).await.unwrap().is_empty(), "not for so long");
     tokio::time::sleep(Duration::from_millis(5)).await;
-    let listed = rewards.reserved(1, "", 10).await.unwrap();
+    let listed = rewards.reserved(None, 1, "", 10).await.unwrap();
     assert_eq!((listed.len(), listed[0].awaits), (1, Awaits::Event));
     assert_eq!(listed[0].order.trade_no, "a");
     assert!(matches!(rewards.release(None, "a", " ").await, Err(ReleaseError::NoActor)));

@@ -21,6 +21,7 @@ mod run;
 mod scheduler;
 mod signing;
 mod task_queue;
+mod undecided;
 
 pub use fake::{FakeArgs, fake_downstream};
 pub use options::ServiceOptions;

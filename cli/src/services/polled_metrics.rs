@@ -1,15 +1,16 @@
 //! Metrics that cost a question to a broker or to the ledger: polled every few seconds, read at each scrape.
 
+use super::undecided::Undecided;
 use crate::wiring::{Background, GROUP, Tasks};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use windfall_config::LiveRules;
 use windfall_contract::broker::Broker;
 use windfall_contract::declare_metrics;
 use windfall_contract::metrics::Each;
-use windfall_ledger::HeldFor;
+use windfall_ledger::{Awaits, HeldFor};
 use windfall_reward_service::RewardHandle;
 
 /// The pause between two rounds.
@@ -19,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 
 /// The age from which an order or a withdrawal counts as old.
 const OLD_MS: u64 = 60_000;
-/// The age from which a payout counts as not acknowledged in time.
+/// The age from which a payout counts as not acknowledged in time, and a payer as one that does not decide.
 const LATE_MS: u64 = 600_000;
 /// The largest count; beyond it, it is enough to know that there are many.
 pub const COUNTED_MAX: u32 = 1_000;
@@ -50,6 +51,16 @@ declare_metrics! {
         "Withdrawals that no front end has acknowledged for 10 minutes; counted up to 1,000" {
             /// Withdrawals that wait for a front end's acknowledgement for 10 minutes; at most [`COUNTED_MAX`].
             pub payouts_to_acknowledge: Option<u64>,
+        }
+        gauge "windfall_undecided_orders"
+        "Orders that this process has seen wait for their payer for 10 minutes; counted up to 1,000" {
+            /// Orders that are at their payer for 10 minutes; at most [`COUNTED_MAX`].
+            pub undecided_orders: Option<u64>,
+        }
+        gauge "windfall_undecided_withdrawals"
+        "Withdrawals whose payer has not answered for 10 minutes; counted up to 1,000" {
+            /// Withdrawals that are at their payer for 10 minutes; at most [`COUNTED_MAX`].
+            pub undecided_withdrawals: Option<u64>,
         }
     }
 }
@@ -84,18 +95,25 @@ impl PolledMetrics {
             let (rules, brokers, rewards, own) =
                 (rules.clone(), brokers.clone(), rewards.clone(), Arc::clone(&own));
             async move {
+                let (mut undecided, start) = (Undecided::default(), Instant::now());
                 loop {
                     let lag_records = lag(&rules, &brokers).await;
                     let budget_left = budgets(rewards.as_ref()).await;
                     let reserved_orders = reserved_orders(rewards.as_ref()).await;
                     let held_withdrawals = held_withdrawals(rewards.as_ref()).await;
                     let payouts_to_acknowledge = payouts_to_acknowledge(rewards.as_ref()).await;
+                    let now_ms = u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX);
+                    let at_payers = at_payers(rewards.as_ref()).await;
+                    let undecided_orders = at_payers.map(|keys| undecided.look(keys, now_ms, LATE_MS));
+                    let undecided_withdrawals = undecided_withdrawals(rewards.as_ref()).await;
                     *own.lock() = Found {
                         lag_records,
                         budget_left,
                         reserved_orders,
                         held_withdrawals,
                         payouts_to_acknowledge,
+                        undecided_orders,
+                        undecided_withdrawals,
                     };
                     tokio::time::sleep(EVERY).await;
                 }
@@ -133,7 +151,7 @@ async fn budgets(rewards: Option<&RewardHandle>) -> Vec<([String; 3], u64)> {
 }
 
 async fn reserved_orders(rewards: Option<&RewardHandle>) -> Option<u64> {
-    Some(rewards?.reserved(OLD_MS, "", COUNTED_MAX).await.ok()?.len() as u64)
+    Some(rewards?.reserved(None, OLD_MS, "", COUNTED_MAX).await.ok()?.len() as u64)
 }
 
 async fn held_withdrawals(rewards: Option<&RewardHandle>) -> Option<u64> {
@@ -142,4 +160,14 @@ async fn held_withdrawals(rewards: Option<&RewardHandle>) -> Option<u64> {
 
 async fn payouts_to_acknowledge(rewards: Option<&RewardHandle>) -> Option<u64> {
     Some(rewards?.held(HeldFor::FrontEnd, LATE_MS, "", COUNTED_MAX).await.ok()?.len() as u64)
+}
+
+/// The keys of orders that are at their payers and are not new.
+async fn at_payers(rewards: Option<&RewardHandle>) -> Option<Vec<String>> {
+    let found = rewards?.reserved(Some(Awaits::Payer), OLD_MS, "", COUNTED_MAX).await.ok()?;
+    Some(found.into_iter().map(|one| one.order.key).collect())
+}
+
+async fn undecided_withdrawals(rewards: Option<&RewardHandle>) -> Option<u64> {
+    Some(rewards?.held(HeldFor::Downstream, LATE_MS, "", COUNTED_MAX).await.ok()?.len() as u64)
 }

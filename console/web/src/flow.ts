@@ -229,6 +229,10 @@ export function findings(sample: Sample): Finding[] {
   if (reserved > 0) add("warn", "find.reserved", "#/held", { count: reserved });
   const held = sample.max("windfall_held_withdrawals");
   if (held > 0) add("warn", "find.held", "#/held", { count: held });
+  const undecided = sample.max("windfall_undecided_orders") + sample.max("windfall_undecided_withdrawals");
+  if (undecided > 0) add("bad", "find.undecided", "#/held", { count: undecided });
+  const unacknowledged = sample.max("windfall_payouts_to_acknowledge");
+  if (unacknowledged > 0) add("bad", "find.unacknowledged", "#/payouts", { count: unacknowledged });
   for (const [, labels, value] of sample.all("windfall_scheduler_target_away")) {
     if (value > 0) add("warn", "find.target", "#/schedule", { target: labels.target ?? "" });
   }

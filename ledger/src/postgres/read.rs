@@ -101,6 +101,7 @@ fn status(row: &Row, at: usize, key: &str) -> Result<Status, LedgerError> {
 /// Reserved orders, by key.
 fn reserved(
     session: &Session,
+    awaits: Option<Awaits>,
     before_ms: i64,
     after: &str,
     limit: u32,
@@ -109,8 +110,9 @@ fn reserved(
         "SELECT o.order_key, o.user_id, a.name, s.name, b.name, o.amount, o.status, o.reason, o.created_ms, \
          o.took_ms, o.payer FROM orders o JOIN programs p ON p.id = o.program JOIN names a ON a.id = p.activity \
          JOIN names s ON s.id = p.scene JOIN names b ON b.id = p.asset \
-         WHERE o.status = 0 AND o.created_ms < $1 AND o.order_key > $2 ORDER BY o.order_key LIMIT $3",
-        &[&before_ms, &after, &i64::from(limit)],
+         WHERE o.status = 0 AND o.created_ms < $1 AND o.order_key > $2 AND ($4::smallint IS NULL OR o.reason = $4) \
+         ORDER BY o.order_key LIMIT $3",
+        &[&before_ms, &after, &i64::from(limit), &awaits.map(|awaits| i16::try_from(awaits.code()).unwrap_or(0))],
     )?;
     rows.iter()
         .map(|row| {
@@ -304,8 +306,14 @@ impl Read for Link {
         orders_of_number(&*self.session()?, trade_no)
     }
 
-    fn reserved(&self, before_ms: i64, after: &str, limit: u32) -> Result<Vec<ReservedOrder>, LedgerError> {
-        reserved(&*self.session()?, before_ms, after, limit)
+    fn reserved(
+        &self,
+        awaits: Option<Awaits>,
+        before_ms: i64,
+        after: &str,
+        limit: u32,
+    ) -> Result<Vec<ReservedOrder>, LedgerError> {
+        reserved(&*self.session()?, awaits, before_ms, after, limit)
     }
 
     fn withdrawal(&self, id: WithdrawalId<'_>) -> Result<Option<StoredWithdrawal>, LedgerError> {

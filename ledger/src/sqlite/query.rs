@@ -156,17 +156,20 @@ pub(super) fn under(db: &Connection, key: &str) -> Result<Option<StoredOrder>, L
 
 /// The status is written as it stands in the index, so that SQLite uses the index.
 const RESERVED: &str = "SELECT order_key, reason FROM orders WHERE status = 0 AND created_ms < ?1 AND order_key > ?2 \
-    ORDER BY order_key LIMIT ?3";
+    AND (?4 IS NULL OR reason = ?4) ORDER BY order_key LIMIT ?3";
 
 pub(crate) fn reserved(
     db: &Connection,
+    awaits: Option<Awaits>,
     before_ms: i64,
     after: &str,
     limit: u32,
 ) -> Result<Vec<ReservedOrder>, LedgerError> {
     let mut statement = db.prepare_cached(RESERVED)?;
     let found = statement
-        .query_map(params![before_ms, after, limit], |row| Ok((row.get(0)?, row.get(1)?)))?
+        .query_map(params![before_ms, after, limit, awaits.map(Awaits::code)], |row| {
+            Ok((row.get(0)?, row.get(1)?))
+        })?
         .collect::<Result<Vec<(String, i64)>, _>>()?;
     let mut reserved = Vec::with_capacity(found.len());
     for (key, reason) in found {
@@ -229,7 +232,7 @@ mod tests {
         let plan: String = db
             .prepare(&format!("EXPLAIN QUERY PLAN {RESERVED}"))
             .unwrap()
-            .query_row(params![1, "", 1], |row| row.get(3))
+            .query_row(params![1, "", 1, None::<i64>], |row| row.get(3))
             .unwrap();
         assert!(plan.contains("orders_reserved"), "{plan}");
     }

@@ -7,7 +7,7 @@ use crate::contract::{Lines, Read};
 use crate::error::{LedgerError, OpenError};
 use crate::key::{OrderId, WithdrawalId, number_of};
 use crate::model::status_of_columns;
-use crate::model::{BudgetState, OrderLine, ReservedOrder, Settlement};
+use crate::model::{Awaits, BudgetState, OrderLine, ReservedOrder, Settlement};
 use crate::reconcile::{self, Reconciliation};
 use crate::withdrawal::{HeldFor, StoredWithdrawal};
 use rusqlite::{Connection, params};
@@ -52,8 +52,14 @@ impl Read for Connection {
         query::orders_of_number(self, trade_no)
     }
 
-    fn reserved(&self, before_ms: i64, after: &str, limit: u32) -> Result<Vec<ReservedOrder>, LedgerError> {
-        query::reserved(self, before_ms, after, limit)
+    fn reserved(
+        &self,
+        awaits: Option<Awaits>,
+        before_ms: i64,
+        after: &str,
+        limit: u32,
+    ) -> Result<Vec<ReservedOrder>, LedgerError> {
+        query::reserved(self, awaits, before_ms, after, limit)
     }
 
     fn withdrawal(&self, id: WithdrawalId<'_>) -> Result<Option<StoredWithdrawal>, LedgerError> {

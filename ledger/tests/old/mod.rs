@@ -161,7 +161,7 @@ fn settled(payer: &str, bonus_type: &str, amount: i64) -> Settlement {
 
 /// The keys of payers that were asked before version 6: they are asked with the same ones again.
 fn keeps_payers_keys(version: i64, reader: &LedgerReader) {
-    let reserved = reader.reserved(10_000, "", 9).unwrap();
+    let reserved = reader.reserved(None, 10_000, "", 9).unwrap();
     for one in &reserved {
         assert_eq!(payer_key(&one.order), one.order.trade_no, "it may have paid under its number alone");
     }

@@ -235,7 +235,7 @@ impl archive_server::Archive for ArchiveService {
         let v1::ListReservedRequest { older_than_ms, after, page_size } = request.into_inner();
         let page = page_of(page_size)?;
         let after = after_of(&after)?;
-        let found = self.rewards.reserved(older_than_ms, &after, page).await;
+        let found = self.rewards.reserved(None, older_than_ms, &after, page).await;
         let found = found.map_err(|error| status::of_call(&error))?;
         let is_full = u32::try_from(found.len()).unwrap_or(u32::MAX) >= page;
         let last = found.last().filter(|_| is_full).map(|one| next_after(&one.order.key));

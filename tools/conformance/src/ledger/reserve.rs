@@ -75,12 +75,14 @@ pub(super) fn promised(place: &dyn Place) -> Outcome {
     assert_eq!(ledger.balance(1, "cash")?, 0);
     let state = ledger.budgets()?.remove(0);
     assert_eq!((state.used, state.reserved), (0, 10));
-    let listed = place.reader()?.reserved(1_001, "", 9)?;
+    let listed = place.reader()?.reserved(None, 1_001, "", 9)?;
     let listed: Vec<_> = listed.iter().map(|one| (one.order.trade_no.as_str(), one.awaits)).collect();
     assert_eq!(listed, [("a", Awaits::Event), ("b", Awaits::Event)]);
-    let first = place.reader()?.reserved(1_001, "", 9)?.remove(0).order.key;
-    assert_eq!(place.reader()?.reserved(1_001, &first, 9)?.len(), 1);
-    assert_eq!(place.reader()?.reserved(1_000, "", 9)?, [], "since before");
+    assert_eq!(place.reader()?.reserved(Some(Awaits::Event), 1_001, "", 9)?.len(), 2);
+    assert_eq!(place.reader()?.reserved(Some(Awaits::Payer), 1_001, "", 9)?, []);
+    let first = place.reader()?.reserved(None, 1_001, "", 9)?.remove(0).order.key;
+    assert_eq!(place.reader()?.reserved(None, 1_001, &first, 9)?.len(), 1);
+    assert_eq!(place.reader()?.reserved(None, 1_000, "", 9)?, [], "since before");
     // Another order under the number first, then its own event, twice; and one that was never promised.
     let events = [order("a", 2, 5), order("a", 1, 5), order("a", 1, 5), order("d", 1, 1)];
     assert_eq!(
@@ -138,7 +140,7 @@ pub(super) fn first_payer(place: &dyn Place) -> Outcome {
         let payers: Vec<_> = stored.into_iter().flatten().map(|order| order.payer).collect();
         assert_eq!(payers, ["x", "y", "z"]);
     }
-    assert_eq!(place.reader()?.reserved(1_001, "", 9)?[0].order.payer, "x");
+    assert_eq!(place.reader()?.reserved(None, 1_001, "", 9)?[0].order.payer, "x");
     ledger.transact(|tx| tx.release(&[(id("a"), Reason::DownstreamRefused)], 2_000))?;
     ledger.transact(|tx| tx.reserve(&batch[..1], &["y"], Attempt::Replay))?;
     assert_eq!(ledger.order(id("a"))?.map(|order| order.payer), Some("y".into()), "x will never pay it");
@@ -192,12 +194,14 @@ pub(super) fn activities(place: &dyn Place) -> Outcome {
     let other = |trade_no| OrderId { activity: "autumn", trade_no };
     let batch = [order("a", 1, 5), Order { activity: "autumn", ..order("a", 1, 5) }, order("b", 2, 3)];
     ledger.transact(|tx| tx.reserve(&batch, &["x", "y", "x"], Attempt::Normal))?;
-    let listed = place.reader()?.reserved(1_001, "", 9)?;
+    let listed = place.reader()?.reserved(None, 1_001, "", 9)?;
+    assert_eq!(place.reader()?.reserved(Some(Awaits::Payer), 1_001, "", 9)?, listed);
+    assert_eq!(place.reader()?.reserved(Some(Awaits::Event), 1_001, "", 9)?, []);
     let keys: Vec<String> = listed.iter().map(|one| payer_key(&one.order)).collect();
     assert_eq!(keys, ["order autumn a", "order spring a", "order spring b"]);
     // Page by page, none is left out and none comes twice.
     let (mut after, mut paged) = (String::new(), Vec::new());
-    while let Some(one) = place.reader()?.reserved(1_001, &after, 1)?.pop() {
+    while let Some(one) = place.reader()?.reserved(None, 1_001, &after, 1)?.pop() {
         after.clone_from(&one.order.key);
         paged.push(one);
     }
