@@ -34,4 +34,5 @@ tests!(
     a_wrong_file_does_not_fill_the_table,
     tables_are_made_beside_those_of_the_release_before,
     days_of_a_payer_with_another_clock_agree,
+    writers_do_not_hold_a_comparison_up,
 );

@@ -69,7 +69,10 @@ fn a_payer_agrees_or_the_command_says_what_differs() {
     let answer = agrees.json();
     let sum = &answer["statement"]["sums"][0];
     let amount = (3 * ORDERS).to_string();
-    assert_eq!((&answer["agrees"], &sum["amount"], &sum["agreed_amount"]), (&json!(true), &json!(amount), &json!(amount)));
+    assert_eq!(
+        (&answer["agrees"], &sum["amount"], &sum["agreed_amount"]),
+        (&json!(true), &json!(amount), &json!(amount))
+    );
     assert_eq!(sum["ledger_amount"], json!(amount));
 
     // One is lacking, one has another amount, one is not known to be paid, and one is there twice.
@@ -80,13 +83,22 @@ fn a_payer_agrees_or_the_command_says_what_differs() {
         let answer = differs.json();
         let mut found = kinds(&answer);
         found.sort_unstable();
-        assert_eq!(found, ["payer_in_flight", "payer_lacks", "payer_mismatch", "payer_repeated"], "{differs}");
+        assert_eq!(
+            found,
+            ["payer_in_flight", "payer_lacks", "payer_mismatch", "payer_repeated"],
+            "{differs}"
+        );
     }
     let open = reconcile(&service, &ground, &["--json"], "");
-    assert_eq!((open.code, kinds(&open.json()).len()), (Some(1), 4), "the second time they are the same: {open}");
+    assert_eq!(
+        (open.code, kinds(&open.json()).len()),
+        (Some(1), 4),
+        "the second time they are the same: {open}"
+    );
 
     // A wrong line: nothing is uploaded.
-    let wrong = compare(&service, &ground, "key,type,amount\norder spring n-1,cash,3\norder spring n-2,cash,3.0\n");
+    let wrong =
+        compare(&service, &ground, "key,type,amount\norder spring n-1,cash,3\norder spring n-2,cash,3.0\n");
     assert_eq!(wrong.code, Some(2), "{wrong}");
     assert!(wrong.to_string().contains("line 3 of the statement: its amount is \"3.0\""), "{wrong}");
     let listed = reconcile(&service, &ground, &["--statements", "--json"], "");
@@ -116,10 +128,12 @@ fn a_payer_agrees_or_the_command_says_what_differs() {
         let next = service.post("ops", None, "/v1/audits/statements/append", &lines);
         assert_eq!((next.status, &next.body["next_line"]), (200, &json!("2")), "{next:?}");
     }
-    let half = json!({"statement": id, "lines": "2", "paid": [{"bonus_type": "cash", "lines": "2", "amount": "2"}]});
+    let half =
+        json!({"statement": id, "lines": "2", "paid": [{"bonus_type": "cash", "lines": "2", "amount": "2"}]});
     let refused = service.post("ops", None, "/v1/audits/statements/compare", &half);
     assert_eq!(refused.status, 400, "{refused:?}");
-    let seen = service.post("eyes", None, "/v1/audits/statements/list", &json!({"payer": "bank", "limit": 1}));
+    let seen =
+        service.post("eyes", None, "/v1/audits/statements/list", &json!({"payer": "bank", "limit": 1}));
     assert_eq!(seen.body["statements"][0]["lines"], json!("1"), "{seen:?}");
     assert_eq!(service.stop().code, Some(0));
 }

@@ -88,7 +88,7 @@ CREATE UNIQUE INDEX IF NOT EXISTS audit_differences_open ON audit_differences (k
 INSERT INTO audit_position VALUES (1, -9000000000000000000, 0, 0, 0, 0, 0, 0, 0, '', 0, 0, 0) ON CONFLICT (one) DO NOTHING;
 ";
 
-/// Payers' statements. `stage`, `place`, `covered_ms` and `low_ms` say how far the comparison of one has come.
+/// Payers' statements. `stage`, `place`, `end_place`, `covered_ms` and `low_ms` say how far the comparison of one has come.
 ///
 /// A line has the key that its payer was given, and the key that the ledger has for it: of an order (`what` 0), of a withdrawal
 /// (1), or of neither (2).
@@ -108,6 +108,7 @@ CREATE TABLE IF NOT EXISTS audit_statements (
     lines INTEGER NOT NULL,
     stage INTEGER NOT NULL,
     place INTEGER NOT NULL,
+    end_place INTEGER NOT NULL,
     covered_ms INTEGER NOT NULL,
     low_ms INTEGER NOT NULL,
     differences INTEGER NOT NULL,

@@ -443,3 +443,25 @@ pub fn days_of_a_payer_with_another_clock_agree(mut place: Place<'_>) {
     assert!(!expected.is_empty());
     assert_eq!(found, expected);
 }
+
+/// Writers go on meanwhile: a comparison ends at what there was.
+pub fn writers_do_not_hold_a_comparison_up(mut place: Place<'_>) {
+    let lines = day(&mut place);
+    let mut auditor = place.audited();
+    let id = upload(&mut auditor, "bank", DAY, 2 * DAY, &lines);
+    for nth in 0..100 {
+        let statement = auditor.compare_payer_statement(id, &totals(&lines), NOW).unwrap();
+        if statement.state == PayerStatementState::Compared {
+            assert!(statement.agrees(), "{:?}", place.found(&statement));
+            return;
+        }
+        for more in 0..4 {
+            place.pay(&format!("now-{nth}-{more}"), 1, "bank", NOW, NOW);
+        }
+        // Another comparison closes ranges that this one is in the middle of.
+        if nth == 5 {
+            assert!(place.compare("post", 9 * DAY, 10 * DAY, &[]).agrees());
+        }
+    }
+    panic!("it does not end");
+}

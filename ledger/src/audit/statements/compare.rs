@@ -64,12 +64,13 @@ fn store(db: &dyn AuditDb, own: &Stored, compared_ms: Option<i64>) -> Result<(),
     let int = |count: u64| Value::Int(i64::try_from(count).unwrap_or(i64::MAX));
     let compared = compared_ms.map_or(String::new(), |at_ms| format!(", compared_ms = {at_ms}"));
     let sql = format!(
-        "UPDATE audit_statements SET stage = $1, place = $2, covered_ms = $3, low_ms = $4, differences = $5, \
-         unclear = $6{compared} WHERE id = $7"
+        "UPDATE audit_statements SET stage = $1, place = $2, end_place = $3, covered_ms = $4, low_ms = $5, \
+         differences = $6, unclear = $7{compared} WHERE id = $8"
     );
     let params = [
         Value::Int(own.stage),
         Value::Int(own.place),
+        Value::Int(own.end_place),
         Value::Int(own.covered_ms),
         Value::Int(own.low_ms),
         int(own.statement.differences),

@@ -36,8 +36,8 @@
 //!
 //! **Nothing that differs is missed.** Each payment is a transfer, and all transfers are looked at whose time is in the window:
 //! `audit_times` has the earliest and the latest time of each closed range of places, which can never change, and what is not
-//! closed is read as a whole. A transfer that is not seen was not committed by `to` and a margin, though its time is before `to` less the
-//! margin: no transaction of Windfall stays open for so long, for its server ends it.
+//! closed is read as a whole, up to where the ledger ended at that moment. A transfer that is not seen was not committed by `to` and a
+//! margin, though its time is before `to` less the margin: no transaction of Windfall stays open for so long, for its server ends it.
 //!
 //! **Orders that two operators took back** are lacking nowhere: the payer may list what it paid or not, and what it gets back is
 //! between it and the fleet's operator.
@@ -319,13 +319,15 @@ struct Stored {
     stage: i64,
     /// The last line that was compared, or the place up to which the ledger was.
     place: i64,
+    /// The place at which the ledger ended when its payments began to be compared.
+    end_place: i64,
     /// From when on the statements of the payer speak without a gap, and from when on this one claims what they lack.
     covered_ms: i64,
     low_ms: i64,
 }
 
 const COLUMNS: &str = "id, payer, from_ms, to_ms, margin_ms, actor, begun_ms, lines, stage, place, differences, unclear, \
-                       compared_ms, covered_ms, low_ms";
+                       compared_ms, covered_ms, low_ms, end_place";
 
 fn count(value: i64) -> u64 {
     u64::try_from(value).unwrap_or(0)
@@ -358,7 +360,7 @@ fn stored(row: &Row) -> Result<Stored, LedgerError> {
         sums: Vec::new(),
     };
     let (covered_ms, low_ms) = (row[13].int()?, row[14].int()?);
-    Ok(Stored { statement, stage, place, covered_ms, low_ms })
+    Ok(Stored { statement, stage, place, end_place: row[15].int()?, covered_ms, low_ms })
 }
 
 fn find(db: &dyn AuditDb, id: i64) -> Result<Stored, PayerStatementError> {

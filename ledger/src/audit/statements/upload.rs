@@ -28,7 +28,7 @@ pub(super) fn begin(
         return Err(PayerStatementError::TooEarly { at_ms });
     }
     let insert = "INSERT INTO audit_statements (upload, payer, from_ms, to_ms, margin_ms, actor, begun_ms, lines, stage, place, \
-                  covered_ms, low_ms, differences, unclear) VALUES ($1, $2, $3, $4, $5, $6, $7, 0, 0, 0, 0, 0, 0, 0) \
+                  end_place, covered_ms, low_ms, differences, unclear) VALUES ($1, $2, $3, $4, $5, $6, $7, 0, 0, 0, 0, 0, 0, 0, 0) \
                   ON CONFLICT (upload) DO NOTHING";
     let params = [
         Value::Text(&new.upload),

@@ -16,28 +16,38 @@ use crate::withdrawal::WithdrawalStatus;
 /// How many statements of the payer, one in front of the other, are followed to the beginning of what they cover together.
 const COVERED_MAX: usize = 100;
 
-/// Notes the times of the next closed range of transfers. When all are noted, the ledger's payments come.
+/// Notes the times of the next closed range of transfers. When all are noted that are closed now, the ledger's payments come.
 pub(super) fn read_times(
     db: &dyn AuditDb,
     limits: AuditLimits,
     own: &mut Stored,
 ) -> Result<(), PayerStatementError> {
     is_this_cluster(db)?;
-    let at = one(db, "SELECT coalesce(max(to_at), $1) FROM audit_times", &[Value::Int(FIRST)])?[0].int()?;
+    let at = closed(db)?;
     // Read before the rows, as in an increment.
     let horizon = db.horizon()?;
-    let Some(to) = range_end(db, at, horizon, limits.account_rows)? else {
+    let end = range_end(db, at, horizon, limits.account_rows)?;
+    let place = db.place();
+    if let Some(to) = end {
+        let sql = format!(
+            "INSERT INTO audit_times (from_at, to_at, min_ms, max_ms) SELECT CAST($1 AS bigint), CAST($2 AS bigint), \
+             min(time_ms), max(time_ms) FROM transfers WHERE {place} >= $3 AND {place} < $4"
+        );
+        db.execute(&sql, &[at, to, at, to].map(Value::Int))?;
+    }
+    // Behind it there may always be more: writers go on.
+    if end.is_none_or(|to| to >= horizon) {
+        let last = one(db, &format!("SELECT max({place}) FROM transfers"), &[])?[0].int_or_none()?;
+        own.end_place = last.map_or(FIRST, |last| last.saturating_add(1));
         (own.covered_ms, own.low_ms) = covered(db, own)?;
         (own.stage, own.place) = (LEDGER, FIRST);
-        return Ok(());
-    };
-    let place = db.place();
-    let sql = format!(
-        "INSERT INTO audit_times (from_at, to_at, min_ms, max_ms)
-         SELECT CAST($1 AS bigint), CAST($2 AS bigint), min(time_ms), max(time_ms) FROM transfers WHERE {place} >= $3 AND {place} < $4"
-    );
-    db.execute(&sql, &[at, to, at, to].map(Value::Int))?;
+    }
     Ok(())
+}
+
+/// The place up to which the times of transfers are noted.
+fn closed(db: &dyn AuditDb) -> Result<i64, LedgerError> {
+    one(db, "SELECT coalesce(max(to_at), $1) FROM audit_times", &[Value::Int(FIRST)])?[0].int()
 }
 
 /// Refuses a ledger whose transactions are numbered anew: its new transfers may have places of long ago.
@@ -81,17 +91,16 @@ fn next_range(
     limits: AuditLimits,
     own: &Stored,
 ) -> Result<Option<(i64, i64)>, LedgerError> {
-    let sql = "SELECT from_at, to_at FROM audit_times WHERE from_at >= $1 AND max_ms >= $2 AND min_ms < $3 \
+    let sql = "SELECT from_at, to_at FROM audit_times WHERE to_at > $1 AND from_at < $2 AND max_ms >= $3 AND min_ms < $4 \
                ORDER BY from_at LIMIT 1";
-    let params = [Value::Int(own.place), Value::Int(own.low_ms), Value::Int(own.statement.to_ms)];
+    let params = [own.place, own.end_place, own.low_ms, own.statement.to_ms].map(Value::Int);
     if let Some(row) = db.rows(sql, &params)?.first() {
-        return Ok(Some((row[0].int()?, row[1].int()?)));
+        // It may have been closed while a part of it was read already.
+        return Ok(Some((row[0].int()?.max(own.place), row[1].int()?)));
     }
-    // What is not closed yet, or became it meanwhile: read without knowing its times.
-    let closed =
-        one(db, "SELECT coalesce(max(to_at), $1) FROM audit_times", &[Value::Int(FIRST)])?[0].int()?;
-    let from = own.place.max(closed);
-    Ok(range_end(db, from, i64::MAX, limits.order_rows)?.map(|to| (from, to)))
+    // What is not closed: read without knowing its times.
+    let from = own.place.max(closed(db)?);
+    Ok(range_end(db, from, own.end_place, limits.order_rows)?.map(|to| (from, to)))
 }
 
 /// The payments of the payer in a range of places, from $1 up to $2, whose times are from $3 up to $4; the payer is $5.
