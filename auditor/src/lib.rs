@@ -2,7 +2,7 @@
 //!
 //! What is compared, and why nothing is reported that is sound, stands in [`windfall_ledger::Auditor`], which takes single steps.
 //! Here is who takes them: one thread with a connection of its own ([`AuditService`]), within the pace of [`AuditorOptions`], and the
-//! calls of operators ([`AuditsService`]).
+//! calls of operators ([`AuditsService`]), who also upload payers' statements and have them compared.
 //!
 //! Not here: what a difference means and how it is mended; `docs/runbook/WindfallAuditDifference.md` says that to people.
 //!
@@ -26,6 +26,7 @@
 mod options;
 mod rpc;
 mod service;
+mod statements;
 mod stats;
 
 pub use options::{AuditorOptions, BadOptions};

@@ -1,10 +1,14 @@
 //! The gRPC service `windfall.v1.Audits`.
 
-use crate::service::{AuditCallError, AuditHandle};
+use crate::service::AuditHandle;
+use crate::statements::{COMPARE_FOR, lines, message, new_statement, refusal, statement_refusal, totals};
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
 use tonic::{Request, Response, Status};
 use windfall_edge::Call;
-use windfall_ledger::{AuditError, AuditProgress, Difference, DifferenceState, LedgerError};
+use windfall_ledger::{
+    AuditProgress, Auditor, Difference, DifferenceState, PayerStatementError, PayerStatementState,
+};
 use windfall_proto::order::check_text;
 use windfall_proto::v1;
 use windfall_proto::v1::audits_server;
@@ -13,7 +17,7 @@ const PAGE_DEFAULT: u32 = 100;
 const PAGE_MAX: u32 = 1_000;
 const NOTE_MAX_BYTES: usize = 1_000;
 
-/// How far the auditor has come, and what differs, for operators. Roles: observe; operate to mark.
+/// How far the auditor has come, and what differs, for operators. Roles: observe; operate to mark, to upload and to compare.
 #[derive(Debug, Clone)]
 pub struct AuditsService {
     auditor: AuditHandle,
@@ -24,20 +28,14 @@ impl AuditsService {
     pub const fn new(auditor: AuditHandle) -> Self {
         Self { auditor }
     }
-}
 
-fn refusal(error: &AuditCallError) -> Status {
-    match error {
-        AuditCallError::Audit(AuditError::Ledger(LedgerError::Invalid(_))) => {
-            Status::invalid_argument(error.to_string())
-        }
-        AuditCallError::Audit(AuditError::Ledger(LedgerError::NotMigrated(_))) => {
-            Status::failed_precondition(error.to_string())
-        }
-        AuditCallError::Busy => Status::resource_exhausted(error.to_string()),
-        AuditCallError::Closed | AuditCallError::Away(_) | AuditCallError::Audit(_) => {
-            Status::unavailable(error.to_string())
-        }
+    /// Runs a step of a payer's statement between two steps of the auditor.
+    async fn step<T: Send + 'static>(
+        &self,
+        step: impl FnOnce(&mut Auditor) -> Result<T, PayerStatementError> + Send + 'static,
+    ) -> Result<T, Status> {
+        let done = self.auditor.call(move |auditor| Ok(step(auditor))).await;
+        done.map_err(|error| refusal(&error))?.map_err(|error| statement_refusal(&error))
     }
 }
 
@@ -109,8 +107,12 @@ impl audits_server::Audits for AuditsService {
             v1::DifferenceState::Resolved => Some(DifferenceState::Resolved),
         };
         let limit = if request.limit == 0 { PAGE_DEFAULT } else { request.limit.min(PAGE_MAX) };
-        let after = request.after;
-        let found = self.auditor.call(move |auditor| auditor.differences(state, after, limit)).await;
+        let (after, statement) = (request.after, request.statement);
+        let found = self.auditor.call(move |auditor| match statement {
+            0 => auditor.differences(state, after, limit),
+            statement => auditor.payer_differences(statement, state, after, limit),
+        });
+        let found = found.await;
         let found = found.map_err(|error| refusal(&error))?;
         let is_full = found.len() >= usize::try_from(limit).unwrap_or(usize::MAX);
         let next_after = found.last().filter(|_| is_full).map_or(0, |last| last.id);
@@ -147,5 +149,61 @@ impl audits_server::Audits for AuditsService {
             true => Ok(Response::new(v1::MarkDifferenceReply {})),
             false => Err(Status::not_found(format!("there is no difference {id} that is not resolved"))),
         }
+    }
+
+    async fn begin_payer_statement(
+        &self,
+        request: Request<v1::BeginPayerStatementRequest>,
+    ) -> Result<Response<v1::PayerStatement>, Status> {
+        let actor = Call::of(&request)?.caller.acts_as(&request.get_ref().actor)?;
+        let new = new_statement(request.get_ref(), &actor)?;
+        let now_ms = self.auditor.now_ms();
+        let begun = self.step(move |auditor| auditor.begin_payer_statement(&new, now_ms)).await?;
+        Ok(Response::new(message(begun)))
+    }
+
+    async fn append_payer_lines(
+        &self,
+        request: Request<v1::AppendPayerLinesRequest>,
+    ) -> Result<Response<v1::AppendPayerLinesReply>, Status> {
+        let lines = lines(request.get_ref())?;
+        let v1::AppendPayerLinesRequest { statement, first_line, .. } = *request.get_ref();
+        let next =
+            self.step(move |auditor| auditor.append_payer_lines(statement, first_line, &lines)).await?;
+        Ok(Response::new(v1::AppendPayerLinesReply { next_line: next }))
+    }
+
+    async fn compare_payer_statement(
+        &self,
+        request: Request<v1::ComparePayerStatementRequest>,
+    ) -> Result<Response<v1::PayerStatement>, Status> {
+        let (statement, totals) = (request.get_ref().statement, totals(request.get_ref()));
+        let began = Instant::now();
+        loop {
+            let (totals, now_ms) = (totals.clone(), self.auditor.now_ms());
+            let step = self.step(move |auditor| auditor.compare_payer_statement(statement, &totals, now_ms));
+            let done = step.await?;
+            if done.state == PayerStatementState::Compared || began.elapsed() >= COMPARE_FOR {
+                return Ok(Response::new(message(done)));
+            }
+        }
+    }
+
+    async fn list_payer_statements(
+        &self,
+        request: Request<v1::ListPayerStatementsRequest>,
+    ) -> Result<Response<v1::ListPayerStatementsReply>, Status> {
+        let v1::ListPayerStatementsRequest { payer, before, limit } = request.into_inner();
+        let limit = if limit == 0 { PAGE_DEFAULT } else { limit.min(PAGE_MAX) };
+        let before = if before == 0 { i64::MAX } else { before };
+        let found = self.auditor.call(move |auditor| {
+            let payer = Some(payer.as_str()).filter(|payer| !payer.is_empty());
+            auditor.payer_statements(payer, before, limit)
+        });
+        let found = found.await.map_err(|error| refusal(&error))?;
+        let is_full = found.len() >= usize::try_from(limit).unwrap_or(usize::MAX);
+        let next_before = found.last().filter(|_| is_full).map_or(0, |last| last.id);
+        let statements = found.into_iter().map(message).collect();
+        Ok(Response::new(v1::ListPayerStatementsReply { statements, next_before }))
     }
 }

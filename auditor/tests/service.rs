@@ -150,7 +150,7 @@ async fn operators_list_differences_and_say_who_sees_to_them() {
     let audit = service.get_audit(of(GetAuditRequest {})).await.unwrap().into_inner();
     assert_eq!((audit.transfers, audit.differences[0].kind.as_str()), (2, "wrong_balance"));
     let list = |state: DifferenceState| {
-        let request = ListDifferencesRequest { state: state.into(), after: 0, limit: 0 };
+        let request = ListDifferencesRequest { state: state.into(), ..ListDifferencesRequest::default() };
         service.list_differences(of(request))
     };
     let found = list(DifferenceState::Open).await.unwrap().into_inner().differences;

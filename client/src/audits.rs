@@ -7,7 +7,9 @@ use std::sync::Arc;
 use tonic::transport::Channel;
 use windfall_proto::v1::audits_client::AuditsClient as Stub;
 use windfall_proto::v1::{
-    GetAuditReply, GetAuditRequest, ListDifferencesReply, ListDifferencesRequest, MarkDifferenceRequest,
+    AppendPayerLinesReply, AppendPayerLinesRequest, BeginPayerStatementRequest, ComparePayerStatementRequest,
+    GetAuditReply, GetAuditRequest, ListDifferencesReply, ListDifferencesRequest, ListPayerStatementsReply,
+    ListPayerStatementsRequest, MarkDifferenceRequest, PayerStatement,
 };
 
 /// The auditor of a ledger. Cheap to clone.
@@ -58,6 +60,62 @@ impl AuditsClient {
         });
         call.await?;
         Ok(())
+    }
+
+    /// Begins the upload of a payer's statement, or finds the one that began under the same name.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub async fn begin_statement(
+        &self,
+        request: BeginPayerStatementRequest,
+    ) -> Result<PayerStatement, CallError> {
+        let call = self.link.call(Repeat::Safe, None, &request, |channel, request| async move {
+            stub(channel).begin_payer_statement(request).await
+        });
+        Ok(call.await?)
+    }
+
+    /// Appends a batch of lines to a payer's statement, each once, however often it is sent.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub async fn append_lines(
+        &self,
+        request: AppendPayerLinesRequest,
+    ) -> Result<AppendPayerLinesReply, CallError> {
+        let call = self.link.call(Repeat::Safe, None, &request, |channel, request| async move {
+            stub(channel).append_payer_lines(request).await
+        });
+        Ok(call.await?)
+    }
+
+    /// Compares a payer's statement for a moment, and says how far it has come.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub async fn compare_statement(
+        &self,
+        request: ComparePayerStatementRequest,
+    ) -> Result<PayerStatement, CallError> {
+        let call = self.link.call(Repeat::Safe, None, &request, |channel, request| async move {
+            stub(channel).compare_payer_statement(request).await
+        });
+        Ok(call.await?)
+    }
+
+    /// A page of payers' statements.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub async fn statements(
+        &self,
+        request: ListPayerStatementsRequest,
+    ) -> Result<ListPayerStatementsReply, CallError> {
+        let call = self.link.call(Repeat::Safe, None, &request, |channel, request| async move {
+            stub(channel).list_payer_statements(request).await
+        });
+        Ok(call.await?)
     }
 }
 

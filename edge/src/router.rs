@@ -231,6 +231,10 @@ impl Router {
             AuditsMethod::GetAudit => "/v1/audits/get",
             AuditsMethod::ListDifferences => "/v1/audits/differences/list",
             AuditsMethod::MarkDifference => "/v1/audits/differences/mark",
+            AuditsMethod::BeginPayerStatement => "/v1/audits/statements/begin",
+            AuditsMethod::AppendPayerLines => "/v1/audits/statements/append",
+            AuditsMethod::ComparePayerStatement => "/v1/audits/statements/compare",
+            AuditsMethod::ListPayerStatements => "/v1/audits/statements/list",
         };
         let mut mounting = Mounting { router: self, service, role: roles::audits, path, grpc: grpc(server) };
         methods::audits(&mut mounting);

@@ -14,7 +14,7 @@ use windfall_proto::v1;
 use windfall_proto::v1::send_client::SendClient;
 use windfall_proto::v1::tokens_client::TokensClient;
 
-const PATHS: [(&str, Role); 62] = [
+const PATHS: [(&str, Role); 66] = [
     ("/v1/bonuses/send", Role::Send),
     ("/v1/bonuses/send-batch", Role::Send),
     ("/v1/tokens/list", Role::Verify),
@@ -58,6 +58,10 @@ const PATHS: [(&str, Role); 62] = [
     ("/v1/audits/get", Role::Observe),
     ("/v1/audits/differences/list", Role::Observe),
     ("/v1/audits/differences/mark", Role::Operate),
+    ("/v1/audits/statements/begin", Role::Operate),
+    ("/v1/audits/statements/append", Role::Operate),
+    ("/v1/audits/statements/compare", Role::Operate),
+    ("/v1/audits/statements/list", Role::Observe),
     ("/v1/jobs/put", Role::Schedule),
     ("/v1/jobs/put-many", Role::Schedule),
     ("/v1/jobs/get", Role::Schedule),

@@ -54,6 +54,40 @@ pub fn payer_key(order: &StoredOrder) -> String {
     }
 }
 
+/// What a payer's key says it is for, by the key under which the ledger has it, if it has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum PayerKeyOf {
+    /// An order.
+    Order(String),
+    /// A withdrawal. More than one payer's key leads to it: the tenant's name stands in the payer's key alone.
+    Withdrawal(String),
+    /// Neither: Windfall has never made such a key.
+    Neither,
+}
+
+/// What a key is for that a payer was given.
+pub(crate) fn of_payer_key(key: &str) -> PayerKeyOf {
+    let of_order = |rest: &str| {
+        let (activity, trade_no) = rest.rsplit_once(SEPARATOR).filter(|(_, number)| is_number(number))?;
+        (!activity.is_empty()).then(|| PayerKeyOf::Order(OrderId { activity, trade_no }.key()))
+    };
+    let of_withdrawal = |rest: &str| {
+        if is_number(rest) {
+            return Some(PayerKeyOf::Withdrawal(rest.to_owned()));
+        }
+        let (rest, id) = rest.rsplit_once(SEPARATOR).filter(|(_, id)| is_number(id))?;
+        let user_id = rest.rsplit_once(SEPARATOR)?.1.parse().ok()?;
+        Some(PayerKeyOf::Withdrawal(WithdrawalId { user_id, id }.key()))
+    };
+    let known = match key.split_once(SEPARATOR) {
+        None => is_number(key).then(|| PayerKeyOf::Order(key.to_owned())),
+        Some(("order", rest)) => of_order(rest),
+        Some(("withdrawal", rest)) => of_withdrawal(rest),
+        Some(_) => None,
+    };
+    known.unwrap_or(PayerKeyOf::Neither)
+}
+
 /// The order number, or the withdrawal's id, of a key; of the reference of an act its name.
 pub(crate) fn number_of(key: &str) -> &str {
     match key.split_once(SEPARATOR) {
@@ -109,6 +143,26 @@ mod tests {
         let (from, below) = keys_of("1");
         let within = |key: &str| key >= from.as_str() && key < below.as_str();
         assert!(within(&keys[0]) && !keys[1..].iter().any(|key| within(key)) && !within("1"));
+    }
+
+    #[test]
+    fn the_key_of_a_payer_leads_back_to_the_key_of_the_ledger() {
+        let id = OrderId { activity: "a b", trade_no: "x/1" };
+        let order = |key: &str| PayerKeyOf::Order(key.to_owned());
+        assert_eq!(of_payer_key("order a b x/1"), order(&id.key()));
+        assert_eq!(of_payer_key("x/1"), order("x/1"));
+        let id = WithdrawalId { user_id: -7, id: "w-1" };
+        let withdrawal = |key: &str| PayerKeyOf::Withdrawal(key.to_owned());
+        assert_eq!(of_payer_key(&crate::withdrawal::payer_key(id, "app")), withdrawal(&id.key()));
+        assert_eq!(of_payer_key(&crate::withdrawal::bare_payer_key("w-1")), withdrawal("w-1"));
+        for other in
+            ["", "order", "order ", "order x", "order  x", "order a ", "withdrawal ", "withdrawal 7 w", "a b"]
+        {
+            let known = of_payer_key(other);
+            // A word alone is what the order number of a key of before version 6 may be.
+            assert_eq!(known == PayerKeyOf::Neither, other != "order", "{other:?}: {known:?}");
+        }
+        assert_eq!(of_payer_key("withdrawal app x w"), PayerKeyOf::Neither);
     }
 
     /// What payers are told of the length of keys (docs/upgrade.md, downstream.proto).

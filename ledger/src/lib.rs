@@ -91,8 +91,9 @@ pub use acts::{
 pub use anchor::{Anchor, AnchorError, FileAnchor};
 pub use archive::{ArchiveEntry, ArchiveFilter, Archived, Replay};
 pub use audit::{
-    AuditError, AuditLimits, AuditProgress, Auditor, Compared, Difference, DifferenceKind, DifferenceState,
-    Increment,
+    AuditError, AuditLimits, AuditProgress, Auditor, BadPayerStatement, Compared, Difference, DifferenceKind,
+    DifferenceState, Increment, NewPayerStatement, PayerLine, PayerStatement, PayerStatementError,
+    PayerStatementState, PayerSum, PayerTotals,
 };
 pub use chain::{Head, Seal};
 pub use copies::{CopyKey, ListCopies, Listing, LostOrder, TakeCopies, TakenCopies, WrittenCopy};

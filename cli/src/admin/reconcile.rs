@@ -1,4 +1,8 @@
-//! `windfall reconcile`: what differs in a ledger in use, as its auditor has found it; or the files of a demo.
+//! `windfall reconcile`: what differs in a ledger in use, as its auditor has found it, a payer's statement against it; or the
+//! files of a demo.
+
+mod lines;
+mod payer;
 
 use super::ask::{Server, more, show, value};
 use super::{now_ms, utc};
@@ -22,7 +26,7 @@ pub struct ReconcileArgs {
     /// or nothing was compared in the last ten minutes
     #[arg(long, value_name = "URL")]
     server: Option<String>,
-    /// The file with the bearer key of a caller with the role observe, or operate for --acknowledge and --resolve [default: the environment variable WINDFALL_KEY]
+    /// The file with the bearer key of a caller with the role observe, or operate for --acknowledge, --resolve and --statement [default: the environment variable WINDFALL_KEY]
     #[arg(long, requires = "server")]
     key_file: Option<PathBuf>,
     /// The file with the certificates (PEM) that the server is checked against; needed for https
@@ -49,6 +53,8 @@ pub struct ReconcileArgs {
     /// Who says so; kept beside the name of the key
     #[arg(long, env = "USER", default_value = "")]
     actor: String,
+    #[command(flatten)]
+    payer: payer::PayerArgs,
     /// Print one JSON object on standard output and nothing else there
     #[arg(long)]
     json: bool,
@@ -64,6 +70,9 @@ pub fn run(args: &ReconcileArgs) -> Result<Outcome> {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(async {
                 let client = AuditsClient::open(options)?;
+                if args.payer.is_asked() {
+                    return payer::run(&client, args).await;
+                }
                 ask(&client, args).await.context("the auditor has not answered as it should")
             })
         }
@@ -91,7 +100,8 @@ async fn ask(client: &AuditsClient, args: &ReconcileArgs) -> Result<Outcome, Cal
     while let Ok(left) = usize::try_from(args.limit).map(|limit| limit.saturating_sub(listed.len()))
         && left > 0
     {
-        let request = ListDifferencesRequest { state: 0, after: next_after, limit: 1_000 };
+        let request =
+            ListDifferencesRequest { after: next_after, limit: 1_000, ..ListDifferencesRequest::default() };
         let page = client.list(request).await?;
         let wanted = page.differences.into_iter().filter(|one| args.all || one.resolved.is_none());
         listed.extend(wanted.take(left));

@@ -77,6 +77,61 @@ func (DifferenceState) EnumDescriptor() ([]byte, []int) {
 	return file_windfall_v1_audit_proto_rawDescGZIP(), []int{0}
 }
 
+type PayerStatementState int32
+
+const (
+	PayerStatementState_PAYER_STATEMENT_STATE_UNSPECIFIED PayerStatementState = 0
+	// Lines are awaited.
+	PayerStatementState_PAYER_STATEMENT_STATE_UPLOADING PayerStatementState = 1
+	// It is being compared.
+	PayerStatementState_PAYER_STATEMENT_STATE_COMPARING PayerStatementState = 2
+	// It was compared as a whole.
+	PayerStatementState_PAYER_STATEMENT_STATE_COMPARED PayerStatementState = 3
+)
+
+// Enum value maps for PayerStatementState.
+var (
+	PayerStatementState_name = map[int32]string{
+		0: "PAYER_STATEMENT_STATE_UNSPECIFIED",
+		1: "PAYER_STATEMENT_STATE_UPLOADING",
+		2: "PAYER_STATEMENT_STATE_COMPARING",
+		3: "PAYER_STATEMENT_STATE_COMPARED",
+	}
+	PayerStatementState_value = map[string]int32{
+		"PAYER_STATEMENT_STATE_UNSPECIFIED": 0,
+		"PAYER_STATEMENT_STATE_UPLOADING":   1,
+		"PAYER_STATEMENT_STATE_COMPARING":   2,
+		"PAYER_STATEMENT_STATE_COMPARED":    3,
+	}
+)
+
+func (x PayerStatementState) Enum() *PayerStatementState {
+	p := new(PayerStatementState)
+	*p = x
+	return p
+}
+
+func (x PayerStatementState) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (PayerStatementState) Descriptor() protoreflect.EnumDescriptor {
+	return file_windfall_v1_audit_proto_enumTypes[1].Descriptor()
+}
+
+func (PayerStatementState) Type() protoreflect.EnumType {
+	return &file_windfall_v1_audit_proto_enumTypes[1]
+}
+
+func (x PayerStatementState) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use PayerStatementState.Descriptor instead.
+func (PayerStatementState) EnumDescriptor() ([]byte, []int) {
+	return file_windfall_v1_audit_proto_rawDescGZIP(), []int{1}
+}
+
 type GetAuditRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -309,7 +364,9 @@ type ListDifferencesRequest struct {
 	// Only those with higher numbers.
 	After int64 `protobuf:"varint,2,opt,name=after,proto3" json:"after,omitempty"`
 	// 1 to 1,000; 0 for 100.
-	Limit         uint32 `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"`
+	Limit uint32 `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"`
+	// Only those that the comparison of this payer's statement has found; 0: all.
+	Statement     int64 `protobuf:"varint,4,opt,name=statement,proto3" json:"statement,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -361,6 +418,13 @@ func (x *ListDifferencesRequest) GetAfter() int64 {
 func (x *ListDifferencesRequest) GetLimit() uint32 {
 	if x != nil {
 		return x.Limit
+	}
+	return 0
+}
+
+func (x *ListDifferencesRequest) GetStatement() int64 {
+	if x != nil {
+		return x.Statement
 	}
 	return 0
 }
@@ -432,7 +496,7 @@ type Difference struct {
 	Id    int64                  `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
 	// What is wrong, such as `wrong_balance`; docs/auditor.md lists the kinds.
 	Kind string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
-	// With what: an account, a budget, an order, a transfer, a withdrawal.
+	// With what: an account, a budget, an order, a payer's key, a transfer, a withdrawal.
 	Subject string `protobuf:"bytes,3,opt,name=subject,proto3" json:"subject,omitempty"`
 	// Both sides, as they were when it was seen last.
 	Detail string `protobuf:"bytes,4,opt,name=detail,proto3" json:"detail,omitempty"`
@@ -707,6 +771,782 @@ func (*MarkDifferenceReply) Descriptor() ([]byte, []int) {
 	return file_windfall_v1_audit_proto_rawDescGZIP(), []int{8}
 }
 
+type BeginPayerStatementRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A name of the caller's choice, 1 to 64 bytes, that no other upload has.
+	Upload string `protobuf:"bytes,1,opt,name=upload,proto3" json:"upload,omitempty"`
+	// The payer: the name of a connector, or `front end`.
+	Payer string `protobuf:"bytes,2,opt,name=payer,proto3" json:"payer,omitempty"`
+	// The period that the payer speaks of: from the one time up to the other, in Unix milliseconds.
+	FromMs int64 `protobuf:"varint,3,opt,name=from_ms,json=fromMs,proto3" json:"from_ms,omitempty"`
+	ToMs   int64 `protobuf:"varint,4,opt,name=to_ms,json=toMs,proto3" json:"to_ms,omitempty"`
+	// The margin at both ends, in which a payment that the statement lacks is not claimed: more than the clocks differ, and more
+	// than the payer takes to list a payment. 0 to 2,592,000 seconds; absent: 3,600.
+	MarginS *uint32 `protobuf:"varint,5,opt,name=margin_s,json=marginS,proto3,oneof" json:"margin_s,omitempty"`
+	// Who uploads it, beside the caller's key; at most 64 bytes, may be empty.
+	Actor         string `protobuf:"bytes,6,opt,name=actor,proto3" json:"actor,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BeginPayerStatementRequest) Reset() {
+	*x = BeginPayerStatementRequest{}
+	mi := &file_windfall_v1_audit_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BeginPayerStatementRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BeginPayerStatementRequest) ProtoMessage() {}
+
+func (x *BeginPayerStatementRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windfall_v1_audit_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BeginPayerStatementRequest.ProtoReflect.Descriptor instead.
+func (*BeginPayerStatementRequest) Descriptor() ([]byte, []int) {
+	return file_windfall_v1_audit_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *BeginPayerStatementRequest) GetUpload() string {
+	if x != nil {
+		return x.Upload
+	}
+	return ""
+}
+
+func (x *BeginPayerStatementRequest) GetPayer() string {
+	if x != nil {
+		return x.Payer
+	}
+	return ""
+}
+
+func (x *BeginPayerStatementRequest) GetFromMs() int64 {
+	if x != nil {
+		return x.FromMs
+	}
+	return 0
+}
+
+func (x *BeginPayerStatementRequest) GetToMs() int64 {
+	if x != nil {
+		return x.ToMs
+	}
+	return 0
+}
+
+func (x *BeginPayerStatementRequest) GetMarginS() uint32 {
+	if x != nil && x.MarginS != nil {
+		return *x.MarginS
+	}
+	return 0
+}
+
+func (x *BeginPayerStatementRequest) GetActor() string {
+	if x != nil {
+		return x.Actor
+	}
+	return ""
+}
+
+// A payment in a payer's statement.
+type PayerLine struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The key that the payer was given; 1 to 512 bytes.
+	Key string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// 1 to 64 bytes.
+	BonusType string `protobuf:"bytes,2,opt,name=bonus_type,json=bonusType,proto3" json:"bonus_type,omitempty"`
+	// In the smallest unit, at least 1.
+	Amount int64 `protobuf:"varint,3,opt,name=amount,proto3" json:"amount,omitempty"`
+	// Whether the payer has not paid it in the end, or has the money back.
+	IsReturned    bool `protobuf:"varint,4,opt,name=is_returned,json=isReturned,proto3" json:"is_returned,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PayerLine) Reset() {
+	*x = PayerLine{}
+	mi := &file_windfall_v1_audit_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PayerLine) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PayerLine) ProtoMessage() {}
+
+func (x *PayerLine) ProtoReflect() protoreflect.Message {
+	mi := &file_windfall_v1_audit_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PayerLine.ProtoReflect.Descriptor instead.
+func (*PayerLine) Descriptor() ([]byte, []int) {
+	return file_windfall_v1_audit_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *PayerLine) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *PayerLine) GetBonusType() string {
+	if x != nil {
+		return x.BonusType
+	}
+	return ""
+}
+
+func (x *PayerLine) GetAmount() int64 {
+	if x != nil {
+		return x.Amount
+	}
+	return 0
+}
+
+func (x *PayerLine) GetIsReturned() bool {
+	if x != nil {
+		return x.IsReturned
+	}
+	return false
+}
+
+type AppendPayerLinesRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Statement int64                  `protobuf:"varint,1,opt,name=statement,proto3" json:"statement,omitempty"`
+	// The number of the first of these lines, counted from 1.
+	FirstLine uint64 `protobuf:"varint,2,opt,name=first_line,json=firstLine,proto3" json:"first_line,omitempty"`
+	// 1 to 5,000.
+	Lines         []*PayerLine `protobuf:"bytes,3,rep,name=lines,proto3" json:"lines,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AppendPayerLinesRequest) Reset() {
+	*x = AppendPayerLinesRequest{}
+	mi := &file_windfall_v1_audit_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AppendPayerLinesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AppendPayerLinesRequest) ProtoMessage() {}
+
+func (x *AppendPayerLinesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windfall_v1_audit_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AppendPayerLinesRequest.ProtoReflect.Descriptor instead.
+func (*AppendPayerLinesRequest) Descriptor() ([]byte, []int) {
+	return file_windfall_v1_audit_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *AppendPayerLinesRequest) GetStatement() int64 {
+	if x != nil {
+		return x.Statement
+	}
+	return 0
+}
+
+func (x *AppendPayerLinesRequest) GetFirstLine() uint64 {
+	if x != nil {
+		return x.FirstLine
+	}
+	return 0
+}
+
+func (x *AppendPayerLinesRequest) GetLines() []*PayerLine {
+	if x != nil {
+		return x.Lines
+	}
+	return nil
+}
+
+type AppendPayerLinesReply struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The number of the line that comes next.
+	NextLine      uint64 `protobuf:"varint,1,opt,name=next_line,json=nextLine,proto3" json:"next_line,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AppendPayerLinesReply) Reset() {
+	*x = AppendPayerLinesReply{}
+	mi := &file_windfall_v1_audit_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AppendPayerLinesReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AppendPayerLinesReply) ProtoMessage() {}
+
+func (x *AppendPayerLinesReply) ProtoReflect() protoreflect.Message {
+	mi := &file_windfall_v1_audit_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AppendPayerLinesReply.ProtoReflect.Descriptor instead.
+func (*AppendPayerLinesReply) Descriptor() ([]byte, []int) {
+	return file_windfall_v1_audit_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *AppendPayerLinesReply) GetNextLine() uint64 {
+	if x != nil {
+		return x.NextLine
+	}
+	return 0
+}
+
+// A number of payments of one bonus type, and the sum of their amounts.
+type PayerTotal struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	BonusType     string                 `protobuf:"bytes,1,opt,name=bonus_type,json=bonusType,proto3" json:"bonus_type,omitempty"`
+	Lines         uint64                 `protobuf:"varint,2,opt,name=lines,proto3" json:"lines,omitempty"`
+	Amount        int64                  `protobuf:"varint,3,opt,name=amount,proto3" json:"amount,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PayerTotal) Reset() {
+	*x = PayerTotal{}
+	mi := &file_windfall_v1_audit_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PayerTotal) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PayerTotal) ProtoMessage() {}
+
+func (x *PayerTotal) ProtoReflect() protoreflect.Message {
+	mi := &file_windfall_v1_audit_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PayerTotal.ProtoReflect.Descriptor instead.
+func (*PayerTotal) Descriptor() ([]byte, []int) {
+	return file_windfall_v1_audit_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *PayerTotal) GetBonusType() string {
+	if x != nil {
+		return x.BonusType
+	}
+	return ""
+}
+
+func (x *PayerTotal) GetLines() uint64 {
+	if x != nil {
+		return x.Lines
+	}
+	return 0
+}
+
+func (x *PayerTotal) GetAmount() int64 {
+	if x != nil {
+		return x.Amount
+	}
+	return 0
+}
+
+type ComparePayerStatementRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Statement int64                  `protobuf:"varint,1,opt,name=statement,proto3" json:"statement,omitempty"`
+	// The number of all lines of the statement.
+	Lines uint64 `protobuf:"varint,2,opt,name=lines,proto3" json:"lines,omitempty"`
+	// By bonus type, the lines that are not returned.
+	Paid          []*PayerTotal `protobuf:"bytes,3,rep,name=paid,proto3" json:"paid,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ComparePayerStatementRequest) Reset() {
+	*x = ComparePayerStatementRequest{}
+	mi := &file_windfall_v1_audit_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ComparePayerStatementRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ComparePayerStatementRequest) ProtoMessage() {}
+
+func (x *ComparePayerStatementRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windfall_v1_audit_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ComparePayerStatementRequest.ProtoReflect.Descriptor instead.
+func (*ComparePayerStatementRequest) Descriptor() ([]byte, []int) {
+	return file_windfall_v1_audit_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *ComparePayerStatementRequest) GetStatement() int64 {
+	if x != nil {
+		return x.Statement
+	}
+	return 0
+}
+
+func (x *ComparePayerStatementRequest) GetLines() uint64 {
+	if x != nil {
+		return x.Lines
+	}
+	return 0
+}
+
+func (x *ComparePayerStatementRequest) GetPaid() []*PayerTotal {
+	if x != nil {
+		return x.Paid
+	}
+	return nil
+}
+
+// Both sides of a bonus type.
+type PayerSum struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	BonusType string                 `protobuf:"bytes,1,opt,name=bonus_type,json=bonusType,proto3" json:"bonus_type,omitempty"`
+	// What the payer says that it has paid.
+	Lines  uint64 `protobuf:"varint,2,opt,name=lines,proto3" json:"lines,omitempty"`
+	Amount int64  `protobuf:"varint,3,opt,name=amount,proto3" json:"amount,omitempty"`
+	// What the payer says that it has not paid, or has back.
+	ReturnedLines  uint64 `protobuf:"varint,4,opt,name=returned_lines,json=returnedLines,proto3" json:"returned_lines,omitempty"`
+	ReturnedAmount int64  `protobuf:"varint,5,opt,name=returned_amount,json=returnedAmount,proto3" json:"returned_amount,omitempty"`
+	// What of the paid lines the ledger has as well.
+	AgreedLines  uint64 `protobuf:"varint,6,opt,name=agreed_lines,json=agreedLines,proto3" json:"agreed_lines,omitempty"`
+	AgreedAmount int64  `protobuf:"varint,7,opt,name=agreed_amount,json=agreedAmount,proto3" json:"agreed_amount,omitempty"`
+	// What the payer paid in the period by the ledger's times, which are not the payer's.
+	LedgerPayments uint64 `protobuf:"varint,8,opt,name=ledger_payments,json=ledgerPayments,proto3" json:"ledger_payments,omitempty"`
+	LedgerAmount   int64  `protobuf:"varint,9,opt,name=ledger_amount,json=ledgerAmount,proto3" json:"ledger_amount,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *PayerSum) Reset() {
+	*x = PayerSum{}
+	mi := &file_windfall_v1_audit_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PayerSum) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PayerSum) ProtoMessage() {}
+
+func (x *PayerSum) ProtoReflect() protoreflect.Message {
+	mi := &file_windfall_v1_audit_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PayerSum.ProtoReflect.Descriptor instead.
+func (*PayerSum) Descriptor() ([]byte, []int) {
+	return file_windfall_v1_audit_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *PayerSum) GetBonusType() string {
+	if x != nil {
+		return x.BonusType
+	}
+	return ""
+}
+
+func (x *PayerSum) GetLines() uint64 {
+	if x != nil {
+		return x.Lines
+	}
+	return 0
+}
+
+func (x *PayerSum) GetAmount() int64 {
+	if x != nil {
+		return x.Amount
+	}
+	return 0
+}
+
+func (x *PayerSum) GetReturnedLines() uint64 {
+	if x != nil {
+		return x.ReturnedLines
+	}
+	return 0
+}
+
+func (x *PayerSum) GetReturnedAmount() int64 {
+	if x != nil {
+		return x.ReturnedAmount
+	}
+	return 0
+}
+
+func (x *PayerSum) GetAgreedLines() uint64 {
+	if x != nil {
+		return x.AgreedLines
+	}
+	return 0
+}
+
+func (x *PayerSum) GetAgreedAmount() int64 {
+	if x != nil {
+		return x.AgreedAmount
+	}
+	return 0
+}
+
+func (x *PayerSum) GetLedgerPayments() uint64 {
+	if x != nil {
+		return x.LedgerPayments
+	}
+	return 0
+}
+
+func (x *PayerSum) GetLedgerAmount() int64 {
+	if x != nil {
+		return x.LedgerAmount
+	}
+	return 0
+}
+
+type PayerStatement struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Id      int64                  `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	Payer   string                 `protobuf:"bytes,2,opt,name=payer,proto3" json:"payer,omitempty"`
+	FromMs  int64                  `protobuf:"varint,3,opt,name=from_ms,json=fromMs,proto3" json:"from_ms,omitempty"`
+	ToMs    int64                  `protobuf:"varint,4,opt,name=to_ms,json=toMs,proto3" json:"to_ms,omitempty"`
+	MarginS uint32                 `protobuf:"varint,5,opt,name=margin_s,json=marginS,proto3" json:"margin_s,omitempty"`
+	// Who uploaded it, and when, in Unix milliseconds.
+	Actor   string `protobuf:"bytes,6,opt,name=actor,proto3" json:"actor,omitempty"`
+	BegunMs int64  `protobuf:"varint,7,opt,name=begun_ms,json=begunMs,proto3" json:"begun_ms,omitempty"`
+	// The number of lines that are here, and of those that were compared.
+	Lines         uint64              `protobuf:"varint,8,opt,name=lines,proto3" json:"lines,omitempty"`
+	ComparedLines uint64              `protobuf:"varint,9,opt,name=compared_lines,json=comparedLines,proto3" json:"compared_lines,omitempty"`
+	State         PayerStatementState `protobuf:"varint,10,opt,name=state,proto3,enum=windfall.v1.PayerStatementState" json:"state,omitempty"`
+	// The number of differences that were found, as far as they are listed: 0 in a statement that was compared says that both
+	// sides agree.
+	Differences uint64 `protobuf:"varint,11,opt,name=differences,proto3" json:"differences,omitempty"`
+	// Payments that this statement lacks and the one of the period before may have, which was not compared before.
+	Unclear uint64 `protobuf:"varint,12,opt,name=unclear,proto3" json:"unclear,omitempty"`
+	// When it was compared as a whole, 0 for not yet.
+	ComparedMs    int64       `protobuf:"varint,13,opt,name=compared_ms,json=comparedMs,proto3" json:"compared_ms,omitempty"`
+	Sums          []*PayerSum `protobuf:"bytes,14,rep,name=sums,proto3" json:"sums,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PayerStatement) Reset() {
+	*x = PayerStatement{}
+	mi := &file_windfall_v1_audit_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PayerStatement) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PayerStatement) ProtoMessage() {}
+
+func (x *PayerStatement) ProtoReflect() protoreflect.Message {
+	mi := &file_windfall_v1_audit_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PayerStatement.ProtoReflect.Descriptor instead.
+func (*PayerStatement) Descriptor() ([]byte, []int) {
+	return file_windfall_v1_audit_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *PayerStatement) GetId() int64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *PayerStatement) GetPayer() string {
+	if x != nil {
+		return x.Payer
+	}
+	return ""
+}
+
+func (x *PayerStatement) GetFromMs() int64 {
+	if x != nil {
+		return x.FromMs
+	}
+	return 0
+}
+
+func (x *PayerStatement) GetToMs() int64 {
+	if x != nil {
+		return x.ToMs
+	}
+	return 0
+}
+
+func (x *PayerStatement) GetMarginS() uint32 {
+	if x != nil {
+		return x.MarginS
+	}
+	return 0
+}
+
+func (x *PayerStatement) GetActor() string {
+	if x != nil {
+		return x.Actor
+	}
+	return ""
+}
+
+func (x *PayerStatement) GetBegunMs() int64 {
+	if x != nil {
+		return x.BegunMs
+	}
+	return 0
+}
+
+func (x *PayerStatement) GetLines() uint64 {
+	if x != nil {
+		return x.Lines
+	}
+	return 0
+}
+
+func (x *PayerStatement) GetComparedLines() uint64 {
+	if x != nil {
+		return x.ComparedLines
+	}
+	return 0
+}
+
+func (x *PayerStatement) GetState() PayerStatementState {
+	if x != nil {
+		return x.State
+	}
+	return PayerStatementState_PAYER_STATEMENT_STATE_UNSPECIFIED
+}
+
+func (x *PayerStatement) GetDifferences() uint64 {
+	if x != nil {
+		return x.Differences
+	}
+	return 0
+}
+
+func (x *PayerStatement) GetUnclear() uint64 {
+	if x != nil {
+		return x.Unclear
+	}
+	return 0
+}
+
+func (x *PayerStatement) GetComparedMs() int64 {
+	if x != nil {
+		return x.ComparedMs
+	}
+	return 0
+}
+
+func (x *PayerStatement) GetSums() []*PayerSum {
+	if x != nil {
+		return x.Sums
+	}
+	return nil
+}
+
+type ListPayerStatementsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Only those of this payer; empty: all.
+	Payer string `protobuf:"bytes,1,opt,name=payer,proto3" json:"payer,omitempty"`
+	// Only those with lower numbers; 0: all.
+	Before int64 `protobuf:"varint,2,opt,name=before,proto3" json:"before,omitempty"`
+	// 1 to 1,000; 0 for 100.
+	Limit         uint32 `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListPayerStatementsRequest) Reset() {
+	*x = ListPayerStatementsRequest{}
+	mi := &file_windfall_v1_audit_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListPayerStatementsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListPayerStatementsRequest) ProtoMessage() {}
+
+func (x *ListPayerStatementsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windfall_v1_audit_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListPayerStatementsRequest.ProtoReflect.Descriptor instead.
+func (*ListPayerStatementsRequest) Descriptor() ([]byte, []int) {
+	return file_windfall_v1_audit_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *ListPayerStatementsRequest) GetPayer() string {
+	if x != nil {
+		return x.Payer
+	}
+	return ""
+}
+
+func (x *ListPayerStatementsRequest) GetBefore() int64 {
+	if x != nil {
+		return x.Before
+	}
+	return 0
+}
+
+func (x *ListPayerStatementsRequest) GetLimit() uint32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+type ListPayerStatementsReply struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Statements []*PayerStatement      `protobuf:"bytes,1,rep,name=statements,proto3" json:"statements,omitempty"`
+	// `before` of the next page; 0: that was the last.
+	NextBefore    int64 `protobuf:"varint,2,opt,name=next_before,json=nextBefore,proto3" json:"next_before,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListPayerStatementsReply) Reset() {
+	*x = ListPayerStatementsReply{}
+	mi := &file_windfall_v1_audit_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListPayerStatementsReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListPayerStatementsReply) ProtoMessage() {}
+
+func (x *ListPayerStatementsReply) ProtoReflect() protoreflect.Message {
+	mi := &file_windfall_v1_audit_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListPayerStatementsReply.ProtoReflect.Descriptor instead.
+func (*ListPayerStatementsReply) Descriptor() ([]byte, []int) {
+	return file_windfall_v1_audit_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *ListPayerStatementsReply) GetStatements() []*PayerStatement {
+	if x != nil {
+		return x.Statements
+	}
+	return nil
+}
+
+func (x *ListPayerStatementsReply) GetNextBefore() int64 {
+	if x != nil {
+		return x.NextBefore
+	}
+	return 0
+}
+
 var File_windfall_v1_audit_proto protoreflect.FileDescriptor
 
 const file_windfall_v1_audit_proto_rawDesc = "" +
@@ -729,11 +1569,12 @@ const file_windfall_v1_audit_proto_rawDesc = "" +
 	"\bswept_ms\x18\b \x01(\x03R\asweptMs\x12>\n" +
 	"\vdifferences\x18\t \x03(\v2\x1c.windfall.v1.DifferenceCountR\vdifferences\x12\x1a\n" +
 	"\bresolved\x18\n" +
-	" \x01(\x04R\bresolved\"x\n" +
+	" \x01(\x04R\bresolved\"\x96\x01\n" +
 	"\x16ListDifferencesRequest\x122\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x1c.windfall.v1.DifferenceStateR\x05state\x12\x14\n" +
 	"\x05after\x18\x02 \x01(\x03R\x05after\x12\x14\n" +
-	"\x05limit\x18\x03 \x01(\rR\x05limit\"S\n" +
+	"\x05limit\x18\x03 \x01(\rR\x05limit\x12\x1c\n" +
+	"\tstatement\x18\x04 \x01(\x03R\tstatement\"S\n" +
 	"\x0eDifferenceWord\x12\x14\n" +
 	"\x05actor\x18\x01 \x01(\tR\x05actor\x12\x12\n" +
 	"\x04note\x18\x02 \x01(\tR\x04note\x12\x17\n" +
@@ -761,16 +1602,95 @@ const file_windfall_v1_audit_proto_rawDesc = "" +
 	"\x05state\x18\x02 \x01(\x0e2\x1c.windfall.v1.DifferenceStateR\x05state\x12\x12\n" +
 	"\x04note\x18\x03 \x01(\tR\x04note\x12\x14\n" +
 	"\x05actor\x18\x04 \x01(\tR\x05actor\"\x15\n" +
-	"\x13MarkDifferenceReply*\x90\x01\n" +
+	"\x13MarkDifferenceReply\"\xbb\x01\n" +
+	"\x1aBeginPayerStatementRequest\x12\x16\n" +
+	"\x06upload\x18\x01 \x01(\tR\x06upload\x12\x14\n" +
+	"\x05payer\x18\x02 \x01(\tR\x05payer\x12\x17\n" +
+	"\afrom_ms\x18\x03 \x01(\x03R\x06fromMs\x12\x13\n" +
+	"\x05to_ms\x18\x04 \x01(\x03R\x04toMs\x12\x1e\n" +
+	"\bmargin_s\x18\x05 \x01(\rH\x00R\amarginS\x88\x01\x01\x12\x14\n" +
+	"\x05actor\x18\x06 \x01(\tR\x05actorB\v\n" +
+	"\t_margin_s\"u\n" +
+	"\tPayerLine\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x1d\n" +
+	"\n" +
+	"bonus_type\x18\x02 \x01(\tR\tbonusType\x12\x16\n" +
+	"\x06amount\x18\x03 \x01(\x03R\x06amount\x12\x1f\n" +
+	"\vis_returned\x18\x04 \x01(\bR\n" +
+	"isReturned\"\x84\x01\n" +
+	"\x17AppendPayerLinesRequest\x12\x1c\n" +
+	"\tstatement\x18\x01 \x01(\x03R\tstatement\x12\x1d\n" +
+	"\n" +
+	"first_line\x18\x02 \x01(\x04R\tfirstLine\x12,\n" +
+	"\x05lines\x18\x03 \x03(\v2\x16.windfall.v1.PayerLineR\x05lines\"4\n" +
+	"\x15AppendPayerLinesReply\x12\x1b\n" +
+	"\tnext_line\x18\x01 \x01(\x04R\bnextLine\"Y\n" +
+	"\n" +
+	"PayerTotal\x12\x1d\n" +
+	"\n" +
+	"bonus_type\x18\x01 \x01(\tR\tbonusType\x12\x14\n" +
+	"\x05lines\x18\x02 \x01(\x04R\x05lines\x12\x16\n" +
+	"\x06amount\x18\x03 \x01(\x03R\x06amount\"\x7f\n" +
+	"\x1cComparePayerStatementRequest\x12\x1c\n" +
+	"\tstatement\x18\x01 \x01(\x03R\tstatement\x12\x14\n" +
+	"\x05lines\x18\x02 \x01(\x04R\x05lines\x12+\n" +
+	"\x04paid\x18\x03 \x03(\v2\x17.windfall.v1.PayerTotalR\x04paid\"\xbd\x02\n" +
+	"\bPayerSum\x12\x1d\n" +
+	"\n" +
+	"bonus_type\x18\x01 \x01(\tR\tbonusType\x12\x14\n" +
+	"\x05lines\x18\x02 \x01(\x04R\x05lines\x12\x16\n" +
+	"\x06amount\x18\x03 \x01(\x03R\x06amount\x12%\n" +
+	"\x0ereturned_lines\x18\x04 \x01(\x04R\rreturnedLines\x12'\n" +
+	"\x0freturned_amount\x18\x05 \x01(\x03R\x0ereturnedAmount\x12!\n" +
+	"\fagreed_lines\x18\x06 \x01(\x04R\vagreedLines\x12#\n" +
+	"\ragreed_amount\x18\a \x01(\x03R\fagreedAmount\x12'\n" +
+	"\x0fledger_payments\x18\b \x01(\x04R\x0eledgerPayments\x12#\n" +
+	"\rledger_amount\x18\t \x01(\x03R\fledgerAmount\"\xad\x03\n" +
+	"\x0ePayerStatement\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x03R\x02id\x12\x14\n" +
+	"\x05payer\x18\x02 \x01(\tR\x05payer\x12\x17\n" +
+	"\afrom_ms\x18\x03 \x01(\x03R\x06fromMs\x12\x13\n" +
+	"\x05to_ms\x18\x04 \x01(\x03R\x04toMs\x12\x19\n" +
+	"\bmargin_s\x18\x05 \x01(\rR\amarginS\x12\x14\n" +
+	"\x05actor\x18\x06 \x01(\tR\x05actor\x12\x19\n" +
+	"\bbegun_ms\x18\a \x01(\x03R\abegunMs\x12\x14\n" +
+	"\x05lines\x18\b \x01(\x04R\x05lines\x12%\n" +
+	"\x0ecompared_lines\x18\t \x01(\x04R\rcomparedLines\x126\n" +
+	"\x05state\x18\n" +
+	" \x01(\x0e2 .windfall.v1.PayerStatementStateR\x05state\x12 \n" +
+	"\vdifferences\x18\v \x01(\x04R\vdifferences\x12\x18\n" +
+	"\aunclear\x18\f \x01(\x04R\aunclear\x12\x1f\n" +
+	"\vcompared_ms\x18\r \x01(\x03R\n" +
+	"comparedMs\x12)\n" +
+	"\x04sums\x18\x0e \x03(\v2\x15.windfall.v1.PayerSumR\x04sums\"`\n" +
+	"\x1aListPayerStatementsRequest\x12\x14\n" +
+	"\x05payer\x18\x01 \x01(\tR\x05payer\x12\x16\n" +
+	"\x06before\x18\x02 \x01(\x03R\x06before\x12\x14\n" +
+	"\x05limit\x18\x03 \x01(\rR\x05limit\"x\n" +
+	"\x18ListPayerStatementsReply\x12;\n" +
+	"\n" +
+	"statements\x18\x01 \x03(\v2\x1b.windfall.v1.PayerStatementR\n" +
+	"statements\x12\x1f\n" +
+	"\vnext_before\x18\x02 \x01(\x03R\n" +
+	"nextBefore*\x90\x01\n" +
 	"\x0fDifferenceState\x12 \n" +
 	"\x1cDIFFERENCE_STATE_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15DIFFERENCE_STATE_OPEN\x10\x01\x12!\n" +
 	"\x1dDIFFERENCE_STATE_ACKNOWLEDGED\x10\x02\x12\x1d\n" +
-	"\x19DIFFERENCE_STATE_RESOLVED\x10\x032\x81\x02\n" +
+	"\x19DIFFERENCE_STATE_RESOLVED\x10\x03*\xaa\x01\n" +
+	"\x13PayerStatementState\x12%\n" +
+	"!PAYER_STATEMENT_STATE_UNSPECIFIED\x10\x00\x12#\n" +
+	"\x1fPAYER_STATEMENT_STATE_UPLOADING\x10\x01\x12#\n" +
+	"\x1fPAYER_STATEMENT_STATE_COMPARING\x10\x02\x12\"\n" +
+	"\x1ePAYER_STATEMENT_STATE_COMPARED\x10\x032\x84\x05\n" +
 	"\x06Audits\x12D\n" +
 	"\bGetAudit\x12\x1c.windfall.v1.GetAuditRequest\x1a\x1a.windfall.v1.GetAuditReply\x12Y\n" +
 	"\x0fListDifferences\x12#.windfall.v1.ListDifferencesRequest\x1a!.windfall.v1.ListDifferencesReply\x12V\n" +
-	"\x0eMarkDifference\x12\".windfall.v1.MarkDifferenceRequest\x1a .windfall.v1.MarkDifferenceReplyB\\\n" +
+	"\x0eMarkDifference\x12\".windfall.v1.MarkDifferenceRequest\x1a .windfall.v1.MarkDifferenceReply\x12[\n" +
+	"\x13BeginPayerStatement\x12'.windfall.v1.BeginPayerStatementRequest\x1a\x1b.windfall.v1.PayerStatement\x12\\\n" +
+	"\x10AppendPayerLines\x12$.windfall.v1.AppendPayerLinesRequest\x1a\".windfall.v1.AppendPayerLinesReply\x12_\n" +
+	"\x15ComparePayerStatement\x12).windfall.v1.ComparePayerStatementRequest\x1a\x1b.windfall.v1.PayerStatement\x12e\n" +
+	"\x13ListPayerStatements\x12'.windfall.v1.ListPayerStatementsRequest\x1a%.windfall.v1.ListPayerStatementsReplyB\\\n" +
 	"\x1cio.github.windfallrewards.v1P\x01Z:github.com/windfall-rewards/windfall/clients/go/windfallpbb\x06proto3"
 
 var (
@@ -785,39 +1705,63 @@ func file_windfall_v1_audit_proto_rawDescGZIP() []byte {
 	return file_windfall_v1_audit_proto_rawDescData
 }
 
-var file_windfall_v1_audit_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_windfall_v1_audit_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_windfall_v1_audit_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_windfall_v1_audit_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_windfall_v1_audit_proto_goTypes = []any{
-	(DifferenceState)(0),           // 0: windfall.v1.DifferenceState
-	(*GetAuditRequest)(nil),        // 1: windfall.v1.GetAuditRequest
-	(*DifferenceCount)(nil),        // 2: windfall.v1.DifferenceCount
-	(*GetAuditReply)(nil),          // 3: windfall.v1.GetAuditReply
-	(*ListDifferencesRequest)(nil), // 4: windfall.v1.ListDifferencesRequest
-	(*DifferenceWord)(nil),         // 5: windfall.v1.DifferenceWord
-	(*Difference)(nil),             // 6: windfall.v1.Difference
-	(*ListDifferencesReply)(nil),   // 7: windfall.v1.ListDifferencesReply
-	(*MarkDifferenceRequest)(nil),  // 8: windfall.v1.MarkDifferenceRequest
-	(*MarkDifferenceReply)(nil),    // 9: windfall.v1.MarkDifferenceReply
+	(DifferenceState)(0),                 // 0: windfall.v1.DifferenceState
+	(PayerStatementState)(0),             // 1: windfall.v1.PayerStatementState
+	(*GetAuditRequest)(nil),              // 2: windfall.v1.GetAuditRequest
+	(*DifferenceCount)(nil),              // 3: windfall.v1.DifferenceCount
+	(*GetAuditReply)(nil),                // 4: windfall.v1.GetAuditReply
+	(*ListDifferencesRequest)(nil),       // 5: windfall.v1.ListDifferencesRequest
+	(*DifferenceWord)(nil),               // 6: windfall.v1.DifferenceWord
+	(*Difference)(nil),                   // 7: windfall.v1.Difference
+	(*ListDifferencesReply)(nil),         // 8: windfall.v1.ListDifferencesReply
+	(*MarkDifferenceRequest)(nil),        // 9: windfall.v1.MarkDifferenceRequest
+	(*MarkDifferenceReply)(nil),          // 10: windfall.v1.MarkDifferenceReply
+	(*BeginPayerStatementRequest)(nil),   // 11: windfall.v1.BeginPayerStatementRequest
+	(*PayerLine)(nil),                    // 12: windfall.v1.PayerLine
+	(*AppendPayerLinesRequest)(nil),      // 13: windfall.v1.AppendPayerLinesRequest
+	(*AppendPayerLinesReply)(nil),        // 14: windfall.v1.AppendPayerLinesReply
+	(*PayerTotal)(nil),                   // 15: windfall.v1.PayerTotal
+	(*ComparePayerStatementRequest)(nil), // 16: windfall.v1.ComparePayerStatementRequest
+	(*PayerSum)(nil),                     // 17: windfall.v1.PayerSum
+	(*PayerStatement)(nil),               // 18: windfall.v1.PayerStatement
+	(*ListPayerStatementsRequest)(nil),   // 19: windfall.v1.ListPayerStatementsRequest
+	(*ListPayerStatementsReply)(nil),     // 20: windfall.v1.ListPayerStatementsReply
 }
 var file_windfall_v1_audit_proto_depIdxs = []int32{
-	2,  // 0: windfall.v1.GetAuditReply.differences:type_name -> windfall.v1.DifferenceCount
+	3,  // 0: windfall.v1.GetAuditReply.differences:type_name -> windfall.v1.DifferenceCount
 	0,  // 1: windfall.v1.ListDifferencesRequest.state:type_name -> windfall.v1.DifferenceState
 	0,  // 2: windfall.v1.Difference.state:type_name -> windfall.v1.DifferenceState
-	5,  // 3: windfall.v1.Difference.acknowledged:type_name -> windfall.v1.DifferenceWord
-	5,  // 4: windfall.v1.Difference.resolved:type_name -> windfall.v1.DifferenceWord
-	6,  // 5: windfall.v1.ListDifferencesReply.differences:type_name -> windfall.v1.Difference
+	6,  // 3: windfall.v1.Difference.acknowledged:type_name -> windfall.v1.DifferenceWord
+	6,  // 4: windfall.v1.Difference.resolved:type_name -> windfall.v1.DifferenceWord
+	7,  // 5: windfall.v1.ListDifferencesReply.differences:type_name -> windfall.v1.Difference
 	0,  // 6: windfall.v1.MarkDifferenceRequest.state:type_name -> windfall.v1.DifferenceState
-	1,  // 7: windfall.v1.Audits.GetAudit:input_type -> windfall.v1.GetAuditRequest
-	4,  // 8: windfall.v1.Audits.ListDifferences:input_type -> windfall.v1.ListDifferencesRequest
-	8,  // 9: windfall.v1.Audits.MarkDifference:input_type -> windfall.v1.MarkDifferenceRequest
-	3,  // 10: windfall.v1.Audits.GetAudit:output_type -> windfall.v1.GetAuditReply
-	7,  // 11: windfall.v1.Audits.ListDifferences:output_type -> windfall.v1.ListDifferencesReply
-	9,  // 12: windfall.v1.Audits.MarkDifference:output_type -> windfall.v1.MarkDifferenceReply
-	10, // [10:13] is the sub-list for method output_type
-	7,  // [7:10] is the sub-list for method input_type
-	7,  // [7:7] is the sub-list for extension type_name
-	7,  // [7:7] is the sub-list for extension extendee
-	0,  // [0:7] is the sub-list for field type_name
+	12, // 7: windfall.v1.AppendPayerLinesRequest.lines:type_name -> windfall.v1.PayerLine
+	15, // 8: windfall.v1.ComparePayerStatementRequest.paid:type_name -> windfall.v1.PayerTotal
+	1,  // 9: windfall.v1.PayerStatement.state:type_name -> windfall.v1.PayerStatementState
+	17, // 10: windfall.v1.PayerStatement.sums:type_name -> windfall.v1.PayerSum
+	18, // 11: windfall.v1.ListPayerStatementsReply.statements:type_name -> windfall.v1.PayerStatement
+	2,  // 12: windfall.v1.Audits.GetAudit:input_type -> windfall.v1.GetAuditRequest
+	5,  // 13: windfall.v1.Audits.ListDifferences:input_type -> windfall.v1.ListDifferencesRequest
+	9,  // 14: windfall.v1.Audits.MarkDifference:input_type -> windfall.v1.MarkDifferenceRequest
+	11, // 15: windfall.v1.Audits.BeginPayerStatement:input_type -> windfall.v1.BeginPayerStatementRequest
+	13, // 16: windfall.v1.Audits.AppendPayerLines:input_type -> windfall.v1.AppendPayerLinesRequest
+	16, // 17: windfall.v1.Audits.ComparePayerStatement:input_type -> windfall.v1.ComparePayerStatementRequest
+	19, // 18: windfall.v1.Audits.ListPayerStatements:input_type -> windfall.v1.ListPayerStatementsRequest
+	4,  // 19: windfall.v1.Audits.GetAudit:output_type -> windfall.v1.GetAuditReply
+	8,  // 20: windfall.v1.Audits.ListDifferences:output_type -> windfall.v1.ListDifferencesReply
+	10, // 21: windfall.v1.Audits.MarkDifference:output_type -> windfall.v1.MarkDifferenceReply
+	18, // 22: windfall.v1.Audits.BeginPayerStatement:output_type -> windfall.v1.PayerStatement
+	14, // 23: windfall.v1.Audits.AppendPayerLines:output_type -> windfall.v1.AppendPayerLinesReply
+	18, // 24: windfall.v1.Audits.ComparePayerStatement:output_type -> windfall.v1.PayerStatement
+	20, // 25: windfall.v1.Audits.ListPayerStatements:output_type -> windfall.v1.ListPayerStatementsReply
+	19, // [19:26] is the sub-list for method output_type
+	12, // [12:19] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_windfall_v1_audit_proto_init() }
@@ -825,13 +1769,14 @@ func file_windfall_v1_audit_proto_init() {
 	if File_windfall_v1_audit_proto != nil {
 		return
 	}
+	file_windfall_v1_audit_proto_msgTypes[9].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windfall_v1_audit_proto_rawDesc), len(file_windfall_v1_audit_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   9,
+			NumEnums:      2,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

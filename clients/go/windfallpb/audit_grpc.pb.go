@@ -20,16 +20,20 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	Audits_GetAudit_FullMethodName        = "/windfall.v1.Audits/GetAudit"
-	Audits_ListDifferences_FullMethodName = "/windfall.v1.Audits/ListDifferences"
-	Audits_MarkDifference_FullMethodName  = "/windfall.v1.Audits/MarkDifference"
+	Audits_GetAudit_FullMethodName              = "/windfall.v1.Audits/GetAudit"
+	Audits_ListDifferences_FullMethodName       = "/windfall.v1.Audits/ListDifferences"
+	Audits_MarkDifference_FullMethodName        = "/windfall.v1.Audits/MarkDifference"
+	Audits_BeginPayerStatement_FullMethodName   = "/windfall.v1.Audits/BeginPayerStatement"
+	Audits_AppendPayerLines_FullMethodName      = "/windfall.v1.Audits/AppendPayerLines"
+	Audits_ComparePayerStatement_FullMethodName = "/windfall.v1.Audits/ComparePayerStatement"
+	Audits_ListPayerStatements_FullMethodName   = "/windfall.v1.Audits/ListPayerStatements"
 )
 
 // AuditsClient is the client API for Audits service.
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// The auditor of a ledger. Roles: observe; operate to mark.
+// The auditor of a ledger. Roles: observe; operate to mark, to upload and to compare.
 type AuditsClient interface {
 	// How far the auditor has come, and how many differences there are. Errors: UNAVAILABLE (the ledger has not answered:
 	// call again), FAILED_PRECONDITION (migrate the ledger first).
@@ -41,6 +45,20 @@ type AuditsClient interface {
 	// again after it was resolved, it is a new one. Errors: INVALID_ARGUMENT (mend the call), NOT_FOUND (there is none of this
 	// number that is not resolved).
 	MarkDifference(ctx context.Context, in *MarkDifferenceRequest, opts ...grpc.CallOption) (*MarkDifferenceReply, error)
+	// Begins the upload of a payer's statement. A call with the same `upload` finds the same statement. Errors: INVALID_ARGUMENT
+	// (mend the call), FAILED_PRECONDITION (the period and its margin have not passed), ALREADY_EXISTS (`upload` is that of
+	// another payer, period or margin), UNAVAILABLE (call again).
+	BeginPayerStatement(ctx context.Context, in *BeginPayerStatementRequest, opts ...grpc.CallOption) (*PayerStatement, error)
+	// Appends a batch of lines. The same batch again changes nothing. Errors: INVALID_ARGUMENT (a line is none, and the answer
+	// names its number; nothing was appended), NOT_FOUND, OUT_OF_RANGE (another line comes next, which the answer names),
+	// ALREADY_EXISTS (another line has this number), FAILED_PRECONDITION (its comparison has begun), UNAVAILABLE (call again).
+	AppendPayerLines(ctx context.Context, in *AppendPayerLinesRequest, opts ...grpc.CallOption) (*AppendPayerLinesReply, error)
+	// Compares a statement for about a second, and says how far it has come: call it until its state is COMPARED. Whatever differs
+	// is among the differences of the auditor. Errors: NOT_FOUND, FAILED_PRECONDITION (the statement is not here as a whole, or its
+	// period and its margin have not passed), UNAVAILABLE (call again).
+	ComparePayerStatement(ctx context.Context, in *ComparePayerStatementRequest, opts ...grpc.CallOption) (*PayerStatement, error)
+	// A page of statements, newest first.
+	ListPayerStatements(ctx context.Context, in *ListPayerStatementsRequest, opts ...grpc.CallOption) (*ListPayerStatementsReply, error)
 }
 
 type auditsClient struct {
@@ -81,11 +99,51 @@ func (c *auditsClient) MarkDifference(ctx context.Context, in *MarkDifferenceReq
 	return out, nil
 }
 
+func (c *auditsClient) BeginPayerStatement(ctx context.Context, in *BeginPayerStatementRequest, opts ...grpc.CallOption) (*PayerStatement, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PayerStatement)
+	err := c.cc.Invoke(ctx, Audits_BeginPayerStatement_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *auditsClient) AppendPayerLines(ctx context.Context, in *AppendPayerLinesRequest, opts ...grpc.CallOption) (*AppendPayerLinesReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AppendPayerLinesReply)
+	err := c.cc.Invoke(ctx, Audits_AppendPayerLines_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *auditsClient) ComparePayerStatement(ctx context.Context, in *ComparePayerStatementRequest, opts ...grpc.CallOption) (*PayerStatement, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PayerStatement)
+	err := c.cc.Invoke(ctx, Audits_ComparePayerStatement_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *auditsClient) ListPayerStatements(ctx context.Context, in *ListPayerStatementsRequest, opts ...grpc.CallOption) (*ListPayerStatementsReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListPayerStatementsReply)
+	err := c.cc.Invoke(ctx, Audits_ListPayerStatements_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // AuditsServer is the server API for Audits service.
 // All implementations must embed UnimplementedAuditsServer
 // for forward compatibility.
 //
-// The auditor of a ledger. Roles: observe; operate to mark.
+// The auditor of a ledger. Roles: observe; operate to mark, to upload and to compare.
 type AuditsServer interface {
 	// How far the auditor has come, and how many differences there are. Errors: UNAVAILABLE (the ledger has not answered:
 	// call again), FAILED_PRECONDITION (migrate the ledger first).
@@ -97,6 +155,20 @@ type AuditsServer interface {
 	// again after it was resolved, it is a new one. Errors: INVALID_ARGUMENT (mend the call), NOT_FOUND (there is none of this
 	// number that is not resolved).
 	MarkDifference(context.Context, *MarkDifferenceRequest) (*MarkDifferenceReply, error)
+	// Begins the upload of a payer's statement. A call with the same `upload` finds the same statement. Errors: INVALID_ARGUMENT
+	// (mend the call), FAILED_PRECONDITION (the period and its margin have not passed), ALREADY_EXISTS (`upload` is that of
+	// another payer, period or margin), UNAVAILABLE (call again).
+	BeginPayerStatement(context.Context, *BeginPayerStatementRequest) (*PayerStatement, error)
+	// Appends a batch of lines. The same batch again changes nothing. Errors: INVALID_ARGUMENT (a line is none, and the answer
+	// names its number; nothing was appended), NOT_FOUND, OUT_OF_RANGE (another line comes next, which the answer names),
+	// ALREADY_EXISTS (another line has this number), FAILED_PRECONDITION (its comparison has begun), UNAVAILABLE (call again).
+	AppendPayerLines(context.Context, *AppendPayerLinesRequest) (*AppendPayerLinesReply, error)
+	// Compares a statement for about a second, and says how far it has come: call it until its state is COMPARED. Whatever differs
+	// is among the differences of the auditor. Errors: NOT_FOUND, FAILED_PRECONDITION (the statement is not here as a whole, or its
+	// period and its margin have not passed), UNAVAILABLE (call again).
+	ComparePayerStatement(context.Context, *ComparePayerStatementRequest) (*PayerStatement, error)
+	// A page of statements, newest first.
+	ListPayerStatements(context.Context, *ListPayerStatementsRequest) (*ListPayerStatementsReply, error)
 	mustEmbedUnimplementedAuditsServer()
 }
 
@@ -115,6 +187,18 @@ func (UnimplementedAuditsServer) ListDifferences(context.Context, *ListDifferenc
 }
 func (UnimplementedAuditsServer) MarkDifference(context.Context, *MarkDifferenceRequest) (*MarkDifferenceReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method MarkDifference not implemented")
+}
+func (UnimplementedAuditsServer) BeginPayerStatement(context.Context, *BeginPayerStatementRequest) (*PayerStatement, error) {
+	return nil, status.Error(codes.Unimplemented, "method BeginPayerStatement not implemented")
+}
+func (UnimplementedAuditsServer) AppendPayerLines(context.Context, *AppendPayerLinesRequest) (*AppendPayerLinesReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method AppendPayerLines not implemented")
+}
+func (UnimplementedAuditsServer) ComparePayerStatement(context.Context, *ComparePayerStatementRequest) (*PayerStatement, error) {
+	return nil, status.Error(codes.Unimplemented, "method ComparePayerStatement not implemented")
+}
+func (UnimplementedAuditsServer) ListPayerStatements(context.Context, *ListPayerStatementsRequest) (*ListPayerStatementsReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListPayerStatements not implemented")
 }
 func (UnimplementedAuditsServer) mustEmbedUnimplementedAuditsServer() {}
 func (UnimplementedAuditsServer) testEmbeddedByValue()                {}
@@ -191,6 +275,78 @@ func _Audits_MarkDifference_Handler(srv interface{}, ctx context.Context, dec fu
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Audits_BeginPayerStatement_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(BeginPayerStatementRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AuditsServer).BeginPayerStatement(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Audits_BeginPayerStatement_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AuditsServer).BeginPayerStatement(ctx, req.(*BeginPayerStatementRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Audits_AppendPayerLines_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AppendPayerLinesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AuditsServer).AppendPayerLines(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Audits_AppendPayerLines_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AuditsServer).AppendPayerLines(ctx, req.(*AppendPayerLinesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Audits_ComparePayerStatement_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ComparePayerStatementRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AuditsServer).ComparePayerStatement(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Audits_ComparePayerStatement_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AuditsServer).ComparePayerStatement(ctx, req.(*ComparePayerStatementRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Audits_ListPayerStatements_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListPayerStatementsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AuditsServer).ListPayerStatements(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Audits_ListPayerStatements_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AuditsServer).ListPayerStatements(ctx, req.(*ListPayerStatementsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Audits_ServiceDesc is the grpc.ServiceDesc for Audits service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -209,6 +365,22 @@ var Audits_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "MarkDifference",
 			Handler:    _Audits_MarkDifference_Handler,
+		},
+		{
+			MethodName: "BeginPayerStatement",
+			Handler:    _Audits_BeginPayerStatement_Handler,
+		},
+		{
+			MethodName: "AppendPayerLines",
+			Handler:    _Audits_AppendPayerLines_Handler,
+		},
+		{
+			MethodName: "ComparePayerStatement",
+			Handler:    _Audits_ComparePayerStatement_Handler,
+		},
+		{
+			MethodName: "ListPayerStatements",
+			Handler:    _Audits_ListPayerStatements_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

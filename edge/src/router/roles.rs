@@ -72,8 +72,13 @@ pub(super) const fn acts(method: ActsMethod) -> Role {
 
 pub(super) const fn audits(method: AuditsMethod) -> Role {
     match method {
-        AuditsMethod::GetAudit | AuditsMethod::ListDifferences => Role::Observe,
-        AuditsMethod::MarkDifference => Role::Operate,
+        AuditsMethod::GetAudit | AuditsMethod::ListDifferences | AuditsMethod::ListPayerStatements => {
+            Role::Observe
+        }
+        AuditsMethod::MarkDifference
+        | AuditsMethod::BeginPayerStatement
+        | AuditsMethod::AppendPayerLines
+        | AuditsMethod::ComparePayerStatement => Role::Operate,
     }
 }
 

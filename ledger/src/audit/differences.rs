@@ -36,13 +36,29 @@ pub enum DifferenceKind {
     TransferWithoutAct,
     /// A withdrawal whose movements are not those that its status says.
     WrongWithdrawal,
+    /// A payer's statement has a key that the ledger does not know.
+    PayerKeyUnknown,
+    /// A payer's statement has the key of an order or a withdrawal that the ledger has for another payer, or for none.
+    PayerIsAnother,
+    /// A payer says that it has paid what the ledger holds as not paid: the money may be given twice.
+    PayerPaidReturned,
+    /// A payer says that it has not paid, or has the money back, and the ledger says that it has paid.
+    PayerReturnedPaid,
+    /// A payer's statement has a payment of which the ledger does not know yet how it ended.
+    PayerInFlight,
+    /// A payment has another amount or bonus type in the payer's statement than in the ledger.
+    PayerMismatch,
+    /// A payer's statement has a key more than once.
+    PayerRepeated,
+    /// The ledger says that a payer has paid, and its statement lacks it.
+    PayerLacks,
     /// More of something is wrong than is listed.
     MoreThanListed,
 }
 
 impl DifferenceKind {
     /// All of them.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 23] = [
         Self::TransferWithoutOrder,
         Self::DoubleCredit,
         Self::TransferMismatch,
@@ -57,6 +73,14 @@ impl DifferenceKind {
         Self::MovementWithoutWithdrawal,
         Self::TransferWithoutAct,
         Self::WrongWithdrawal,
+        Self::PayerKeyUnknown,
+        Self::PayerIsAnother,
+        Self::PayerPaidReturned,
+        Self::PayerReturnedPaid,
+        Self::PayerInFlight,
+        Self::PayerMismatch,
+        Self::PayerRepeated,
+        Self::PayerLacks,
         Self::MoreThanListed,
     ];
 
@@ -77,6 +101,14 @@ impl DifferenceKind {
             Self::MovementWithoutWithdrawal => "movement_without_withdrawal",
             Self::TransferWithoutAct => "transfer_without_act",
             Self::WrongWithdrawal => "wrong_withdrawal",
+            Self::PayerKeyUnknown => "payer_key_unknown",
+            Self::PayerIsAnother => "payer_is_another",
+            Self::PayerPaidReturned => "payer_paid_returned",
+            Self::PayerReturnedPaid => "payer_returned_paid",
+            Self::PayerInFlight => "payer_in_flight",
+            Self::PayerMismatch => "payer_mismatch",
+            Self::PayerRepeated => "payer_repeated",
+            Self::PayerLacks => "payer_lacks",
             Self::MoreThanListed => "more_than_listed",
         }
     }
@@ -153,10 +185,16 @@ impl Found {
 const NOTE: &str = "INSERT INTO audit_differences (kind, subject, detail, first_seen_ms, last_seen_ms, seen)
     VALUES ($1, $2, $3, $4, $5, 1) ON CONFLICT (kind, subject) WHERE resolved_ms IS NULL
     DO UPDATE SET detail = excluded.detail, last_seen_ms = excluded.last_seen_ms, seen = audit_differences.seen + 1
-    RETURNING seen";
+    RETURNING seen, id";
 
 /// Notes what was found, in the caller's transaction. Returns how many these are.
 pub(super) fn note(db: &dyn AuditDb, found: &[Found], now_ms: i64) -> Result<u64, LedgerError> {
+    Ok(note_each(db, found, now_ms)?.len() as u64)
+}
+
+/// The same; returns their numbers, in the order of what was found.
+pub(super) fn note_each(db: &dyn AuditDb, found: &[Found], now_ms: i64) -> Result<Vec<i64>, LedgerError> {
+    let mut ids = Vec::with_capacity(found.len());
     for one in found {
         let Found { kind, subject, detail } = one;
         let params = [
@@ -167,19 +205,27 @@ pub(super) fn note(db: &dyn AuditDb, found: &[Found], now_ms: i64) -> Result<u64
             Value::Int(now_ms),
         ];
         // Told once: a sweep sees it again and again.
-        if one_row(db, NOTE, &params)?[0].int()? == 1 {
+        let row = one_row(db, NOTE, &params)?;
+        if row[0].int()? == 1 {
             tracing::error!(%kind, subject, detail, "the auditor found a difference in the ledger");
         }
+        ids.push(row[1].int()?);
     }
-    Ok(found.len() as u64)
+    Ok(ids)
 }
 
 pub(super) fn list(
     db: &dyn AuditDb,
     state: Option<DifferenceState>,
+    statement: Option<i64>,
     after: i64,
     limit: u32,
 ) -> Result<Vec<Difference>, AuditError> {
+    let of_statement = statement.map_or(String::new(), |statement| {
+        format!(
+            "AND id IN (SELECT difference FROM audit_statement_differences WHERE statement = {statement})"
+        )
+    });
     let wanted = match state {
         None => "",
         Some(DifferenceState::Open) => "AND resolved_ms IS NULL AND acknowledged_ms IS NULL",
@@ -189,7 +235,7 @@ pub(super) fn list(
     let sql = format!(
         "SELECT id, kind, subject, detail, first_seen_ms, last_seen_ms, seen, acknowledged_by, acknowledged_ms, \
          acknowledged_note, resolved_by, resolved_ms, resolved_note FROM audit_differences WHERE id > $1 {wanted} \
-         ORDER BY id LIMIT {}",
+         {of_statement} ORDER BY id LIMIT {}",
         limit.clamp(1, 10_000)
     );
     let rows = db.rows(&sql, &[Value::Int(after)])?;

@@ -154,7 +154,12 @@ fn moves_without_withdrawal(place: &str) -> String {
 }
 
 /// The end of the next range, `None` where nothing is closed.
-fn range_end(db: &dyn AuditDb, at: i64, horizon: i64, rows: u32) -> Result<Option<i64>, LedgerError> {
+pub(super) fn range_end(
+    db: &dyn AuditDb,
+    at: i64,
+    horizon: i64,
+    rows: u32,
+) -> Result<Option<i64>, LedgerError> {
     let place = db.place();
     let params = [Value::Int(at), Value::Int(horizon)];
     let sql = |offset: u32| {
@@ -184,6 +189,7 @@ pub(super) fn run(db: &dyn AuditDb, limits: AuditLimits, now_ms: i64) -> Result<
         tracing::warn!(known, cluster, "the ledger is on another database cluster; the auditor begins anew");
         db.execute("DELETE FROM audit_sums", &[])?;
         db.execute("DELETE FROM audit_pending", &[])?;
+        db.execute("DELETE FROM audit_times", &[])?;
         at = -9_000_000_000_000_000_000;
     }
     // Read before the rows: what was in flight before is below it, and committed by now.

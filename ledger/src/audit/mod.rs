@@ -45,6 +45,9 @@
 //! While the tail is long (the first time over an old ledger, or while a transaction stays open for hours), a comparison would
 //! read all of it; nothing is compared then ([`Compared::Behind`]), and the progress says so.
 //!
+//! ## Payers' statements
+//! What payers say that they paid is compared with orders and withdrawals; [`statements`] has the argument.
+//!
 //! ## What is not found here
 //! A row below the position that is changed or taken away later, as long as it is no order's own: the sums have it already.
 //! `windfall ledger verify` finds these by the seals. A row that is put below the position by hand, with a place of long ago:
@@ -55,15 +58,18 @@ mod db;
 mod differences;
 mod increment;
 mod progress;
+mod statements;
 mod sweep;
 mod tables;
 
 pub(crate) use db::{AuditDb, Cell, Value};
 pub use differences::{Difference, DifferenceKind, DifferenceState};
 pub use progress::AuditProgress;
-#[cfg(feature = "postgres")]
-pub(crate) use tables::NAMES as TABLE_NAMES;
-pub(crate) use tables::tables;
+pub use statements::{
+    BadPayerStatement, NewPayerStatement, PayerLine, PayerStatement, PayerStatementError,
+    PayerStatementState, PayerSum, PayerTotals,
+};
+pub(crate) use tables::SETS as TABLE_SETS;
 
 use crate::error::{LedgerError, OpenError};
 use crate::guard::Guard;
@@ -208,18 +214,18 @@ impl Auditor {
     }
 
     /// Runs steps in one transaction, which holds the auditors' lock.
-    fn transact<T>(
+    fn transact<T, E: From<AuditError>>(
         &mut self,
-        steps: impl FnOnce(&dyn AuditDb, AuditLimits) -> Result<T, AuditError>,
-    ) -> Result<T, AuditError> {
+        steps: impl FnOnce(&dyn AuditDb, AuditLimits) -> Result<T, E>,
+    ) -> Result<T, E> {
         self.look()?;
         if !self.db.begin()? {
             self.db.roll_back();
-            return Err(AuditError::Busy);
+            return Err(AuditError::Busy.into());
         }
         match steps(&*self.db, self.limits) {
             Ok(done) => {
-                self.db.commit()?;
+                self.db.commit().map_err(AuditError::from)?;
                 Ok(done)
             }
             Err(error) => {
@@ -274,7 +280,7 @@ impl Auditor {
         limit: u32,
     ) -> Result<Vec<Difference>, AuditError> {
         self.db.ready()?;
-        differences::list(&*self.db, state, after, limit)
+        differences::list(&*self.db, state, None, after, limit)
     }
 
     /// Notes that a person knows of a difference and is at it: it stays open, and its alert ends. Returns whether there is such a

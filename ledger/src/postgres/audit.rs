@@ -7,7 +7,7 @@ use super::options::PostgresOptions;
 use super::position;
 use super::session::Session;
 use super::shape::spell_check;
-use crate::audit::{AuditDb, AuditError, Cell, TABLE_NAMES, Value, tables};
+use crate::audit::{AuditDb, AuditError, Cell, TABLE_SETS, Value};
 use crate::error::{LedgerError, OpenError};
 use crate::guard::Guard;
 use std::cell::RefMut;
@@ -70,27 +70,26 @@ impl PgAudit {
         let options = &self.link.address.options;
         session.batch(&format!("SET statement_timeout = {}", options.read_timeout_ms))?;
         session.set_timeout(options.read_timeout());
-        let names = TABLE_NAMES.map(|name| format!("to_regclass('{name}') IS NOT NULL")).join(" AND ");
-        let are_there: bool = cell(
-            session
-                .query_stored(&format!("SELECT {names}"))?
-                .first()
-                .ok_or_else(|| LedgerError::Sql("an answer is missing".into()))?,
-            0,
-        )?;
-        if are_there {
-            return Ok(());
+        for set in TABLE_SETS {
+            let names = set.names.iter().map(|name| format!("to_regclass('{name}') IS NOT NULL"));
+            let asked = format!("SELECT {}", names.collect::<Vec<_>>().join(" AND "));
+            let rows = session.query_stored(&asked)?;
+            let are_there: bool =
+                cell(rows.first().ok_or_else(|| LedgerError::Sql("an answer is missing".into()))?, 0)?;
+            if are_there {
+                continue;
+            }
+            if !first::<bool>(session, MAY_MAKE)? {
+                return Err(AuditError::NoTables);
+            }
+            let schema = &options.schema;
+            let make = format!(
+                "BEGIN; SELECT pg_advisory_xact_lock(hashtextextended('windfall ledger {schema}', 0)); {} COMMIT",
+                set.sql(true)
+            );
+            // A transaction that failed is still open on it.
+            session.batch(&make).inspect_err(|_| session.give_up())?;
         }
-        if !first::<bool>(session, MAY_MAKE)? {
-            return Err(AuditError::NoTables);
-        }
-        let schema = &options.schema;
-        let make = format!(
-            "BEGIN; SELECT pg_advisory_xact_lock(hashtextextended('windfall ledger {schema}', 0)); {} COMMIT",
-            tables(true)
-        );
-        // A transaction that failed is still open on it.
-        session.batch(&make).inspect_err(|_| session.give_up())?;
         Ok(())
     }
 }

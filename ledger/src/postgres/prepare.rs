@@ -35,7 +35,9 @@ pub(super) fn make_more(session: &Session, address: &Address, has_journal: bool)
     alone(session, address, copies::GRANTS)?;
     if has_journal {
         make_set(session, address, &["acts", "act_ends", "frozen_users"], acts::TABLES)?;
-        make_set(session, address, &audit::TABLE_NAMES, &audit::tables(true))?;
+        for set in audit::TABLE_SETS {
+            make_set(session, address, set.names, &set.sql(true))?;
+        }
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 //! front of it any more.
 
 use super::{acts, position, schema};
-use crate::audit::{AuditDb, AuditError, Cell, Value, tables};
+use crate::audit::{AuditDb, AuditError, Cell, TABLE_SETS, Value};
 use crate::error::{LedgerError, OpenError};
 use crate::guard::Guard;
 use rusqlite::types::{ToSqlOutput, ValueRef};
@@ -44,7 +44,9 @@ impl AuditDb for SqliteAudit {
 
     fn ready(&mut self) -> Result<(), AuditError> {
         if !self.is_ready {
-            self.db.execute_batch(&tables(false)).map_err(LedgerError::from)?;
+            for set in TABLE_SETS {
+                self.db.execute_batch(&set.sql(false)).map_err(LedgerError::from)?;
+            }
             self.is_ready = true;
         }
         Ok(())

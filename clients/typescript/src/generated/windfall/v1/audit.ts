@@ -31,6 +31,17 @@ export enum DifferenceState {
   UNRECOGNIZED = -1,
 }
 
+export enum PayerStatementState {
+  PAYER_STATEMENT_STATE_UNSPECIFIED = 0,
+  /** PAYER_STATEMENT_STATE_UPLOADING - Lines are awaited. */
+  PAYER_STATEMENT_STATE_UPLOADING = 1,
+  /** PAYER_STATEMENT_STATE_COMPARING - It is being compared. */
+  PAYER_STATEMENT_STATE_COMPARING = 2,
+  /** PAYER_STATEMENT_STATE_COMPARED - It was compared as a whole. */
+  PAYER_STATEMENT_STATE_COMPARED = 3,
+  UNRECOGNIZED = -1,
+}
+
 export interface GetAuditRequest {
 }
 
@@ -73,6 +84,8 @@ export interface ListDifferencesRequest {
   after: bigint;
   /** 1 to 1,000; 0 for 100. */
   limit: number;
+  /** Only those that the comparison of this payer's statement has found; 0: all. */
+  statement: bigint;
 }
 
 /** What a person has said about a difference. */
@@ -87,7 +100,7 @@ export interface Difference {
   id: bigint;
   /** What is wrong, such as `wrong_balance`; docs/auditor.md lists the kinds. */
   kind: string;
-  /** With what: an account, a budget, an order, a transfer, a withdrawal. */
+  /** With what: an account, a budget, an order, a payer's key, a transfer, a withdrawal. */
   subject: string;
   /** Both sides, as they were when it was seen last. */
   detail: string;
@@ -117,6 +130,122 @@ export interface MarkDifferenceRequest {
 }
 
 export interface MarkDifferenceReply {
+}
+
+export interface BeginPayerStatementRequest {
+  /** A name of the caller's choice, 1 to 64 bytes, that no other upload has. */
+  upload: string;
+  /** The payer: the name of a connector, or `front end`. */
+  payer: string;
+  /** The period that the payer speaks of: from the one time up to the other, in Unix milliseconds. */
+  fromMs: bigint;
+  toMs: bigint;
+  /**
+   * The margin at both ends, in which a payment that the statement lacks is not claimed: more than the clocks differ, and more
+   * than the payer takes to list a payment. 0 to 2,592,000 seconds; absent: 3,600.
+   */
+  marginS?:
+    | number
+    | undefined;
+  /** Who uploads it, beside the caller's key; at most 64 bytes, may be empty. */
+  actor: string;
+}
+
+/** A payment in a payer's statement. */
+export interface PayerLine {
+  /** The key that the payer was given; 1 to 512 bytes. */
+  key: string;
+  /** 1 to 64 bytes. */
+  bonusType: string;
+  /** In the smallest unit, at least 1. */
+  amount: bigint;
+  /** Whether the payer has not paid it in the end, or has the money back. */
+  isReturned: boolean;
+}
+
+export interface AppendPayerLinesRequest {
+  statement: bigint;
+  /** The number of the first of these lines, counted from 1. */
+  firstLine: bigint;
+  /** 1 to 5,000. */
+  lines: PayerLine[];
+}
+
+export interface AppendPayerLinesReply {
+  /** The number of the line that comes next. */
+  nextLine: bigint;
+}
+
+/** A number of payments of one bonus type, and the sum of their amounts. */
+export interface PayerTotal {
+  bonusType: string;
+  lines: bigint;
+  amount: bigint;
+}
+
+export interface ComparePayerStatementRequest {
+  statement: bigint;
+  /** The number of all lines of the statement. */
+  lines: bigint;
+  /** By bonus type, the lines that are not returned. */
+  paid: PayerTotal[];
+}
+
+/** Both sides of a bonus type. */
+export interface PayerSum {
+  bonusType: string;
+  /** What the payer says that it has paid. */
+  lines: bigint;
+  amount: bigint;
+  /** What the payer says that it has not paid, or has back. */
+  returnedLines: bigint;
+  returnedAmount: bigint;
+  /** What of the paid lines the ledger has as well. */
+  agreedLines: bigint;
+  agreedAmount: bigint;
+  /** What the payer paid in the period by the ledger's times, which are not the payer's. */
+  ledgerPayments: bigint;
+  ledgerAmount: bigint;
+}
+
+export interface PayerStatement {
+  id: bigint;
+  payer: string;
+  fromMs: bigint;
+  toMs: bigint;
+  marginS: number;
+  /** Who uploaded it, and when, in Unix milliseconds. */
+  actor: string;
+  begunMs: bigint;
+  /** The number of lines that are here, and of those that were compared. */
+  lines: bigint;
+  comparedLines: bigint;
+  state: PayerStatementState;
+  /**
+   * The number of differences that were found, as far as they are listed: 0 in a statement that was compared says that both
+   * sides agree.
+   */
+  differences: bigint;
+  /** Payments that this statement lacks and the one of the period before may have, which was not compared before. */
+  unclear: bigint;
+  /** When it was compared as a whole, 0 for not yet. */
+  comparedMs: bigint;
+  sums: PayerSum[];
+}
+
+export interface ListPayerStatementsRequest {
+  /** Only those of this payer; empty: all. */
+  payer: string;
+  /** Only those with lower numbers; 0: all. */
+  before: bigint;
+  /** 1 to 1,000; 0 for 100. */
+  limit: number;
+}
+
+export interface ListPayerStatementsReply {
+  statements: PayerStatement[];
+  /** `before` of the next page; 0: that was the last. */
+  nextBefore: bigint;
 }
 
 function createBaseGetAuditRequest(): GetAuditRequest {
@@ -452,7 +581,7 @@ export const GetAuditReply: MessageFns<GetAuditReply> = {
 };
 
 function createBaseListDifferencesRequest(): ListDifferencesRequest {
-  return { state: 0, after: 0n, limit: 0 };
+  return { state: 0, after: 0n, limit: 0, statement: 0n };
 }
 
 export const ListDifferencesRequest: MessageFns<ListDifferencesRequest> = {
@@ -468,6 +597,12 @@ export const ListDifferencesRequest: MessageFns<ListDifferencesRequest> = {
     }
     if (message.limit !== 0) {
       writer.uint32(24).uint32(message.limit);
+    }
+    if (message.statement !== 0n) {
+      if (BigInt.asIntN(64, message.statement) !== message.statement) {
+        throw new globalThis.Error("value provided for field message.statement of type int64 too large");
+      }
+      writer.uint32(32).int64(message.statement);
     }
     return writer;
   },
@@ -509,6 +644,14 @@ export const ListDifferencesRequest: MessageFns<ListDifferencesRequest> = {
             message.limit = reader.uint32();
             continue;
           }
+          case 4: {
+            if (tag !== 32) {
+              break;
+            }
+
+            message.statement = reader.int64() as bigint;
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -529,6 +672,7 @@ export const ListDifferencesRequest: MessageFns<ListDifferencesRequest> = {
     message.state = object.state ?? 0;
     message.after = (object.after !== undefined && object.after !== null) ? BigInt(object.after) : 0n;
     message.limit = object.limit ?? 0;
+    message.statement = (object.statement !== undefined && object.statement !== null) ? BigInt(object.statement) : 0n;
     return message;
   },
 };
@@ -1016,7 +1160,1145 @@ export const MarkDifferenceReply: MessageFns<MarkDifferenceReply> = {
   },
 };
 
-/** The auditor of a ledger. Roles: observe; operate to mark. */
+function createBaseBeginPayerStatementRequest(): BeginPayerStatementRequest {
+  return { upload: "", payer: "", fromMs: 0n, toMs: 0n, marginS: undefined, actor: "" };
+}
+
+export const BeginPayerStatementRequest: MessageFns<BeginPayerStatementRequest> = {
+  encode(message: BeginPayerStatementRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.upload !== "") {
+      writer.uint32(10).string(message.upload);
+    }
+    if (message.payer !== "") {
+      writer.uint32(18).string(message.payer);
+    }
+    if (message.fromMs !== 0n) {
+      if (BigInt.asIntN(64, message.fromMs) !== message.fromMs) {
+        throw new globalThis.Error("value provided for field message.fromMs of type int64 too large");
+      }
+      writer.uint32(24).int64(message.fromMs);
+    }
+    if (message.toMs !== 0n) {
+      if (BigInt.asIntN(64, message.toMs) !== message.toMs) {
+        throw new globalThis.Error("value provided for field message.toMs of type int64 too large");
+      }
+      writer.uint32(32).int64(message.toMs);
+    }
+    if (message.marginS !== undefined) {
+      writer.uint32(40).uint32(message.marginS);
+    }
+    if (message.actor !== "") {
+      writer.uint32(50).string(message.actor);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): BeginPayerStatementRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseBeginPayerStatementRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.upload = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.payer = reader.string();
+            continue;
+          }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.fromMs = reader.int64() as bigint;
+            continue;
+          }
+          case 4: {
+            if (tag !== 32) {
+              break;
+            }
+
+            message.toMs = reader.int64() as bigint;
+            continue;
+          }
+          case 5: {
+            if (tag !== 40) {
+              break;
+            }
+
+            message.marginS = reader.uint32();
+            continue;
+          }
+          case 6: {
+            if (tag !== 50) {
+              break;
+            }
+
+            message.actor = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<BeginPayerStatementRequest>): BeginPayerStatementRequest {
+    return BeginPayerStatementRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<BeginPayerStatementRequest>): BeginPayerStatementRequest {
+    const message = createBaseBeginPayerStatementRequest();
+    message.upload = object.upload ?? "";
+    message.payer = object.payer ?? "";
+    message.fromMs = (object.fromMs !== undefined && object.fromMs !== null) ? BigInt(object.fromMs) : 0n;
+    message.toMs = (object.toMs !== undefined && object.toMs !== null) ? BigInt(object.toMs) : 0n;
+    message.marginS = object.marginS ?? undefined;
+    message.actor = object.actor ?? "";
+    return message;
+  },
+};
+
+function createBasePayerLine(): PayerLine {
+  return { key: "", bonusType: "", amount: 0n, isReturned: false };
+}
+
+export const PayerLine: MessageFns<PayerLine> = {
+  encode(message: PayerLine, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.key !== "") {
+      writer.uint32(10).string(message.key);
+    }
+    if (message.bonusType !== "") {
+      writer.uint32(18).string(message.bonusType);
+    }
+    if (message.amount !== 0n) {
+      if (BigInt.asIntN(64, message.amount) !== message.amount) {
+        throw new globalThis.Error("value provided for field message.amount of type int64 too large");
+      }
+      writer.uint32(24).int64(message.amount);
+    }
+    if (message.isReturned !== false) {
+      writer.uint32(32).bool(message.isReturned);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): PayerLine {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBasePayerLine();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.key = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.bonusType = reader.string();
+            continue;
+          }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.amount = reader.int64() as bigint;
+            continue;
+          }
+          case 4: {
+            if (tag !== 32) {
+              break;
+            }
+
+            message.isReturned = reader.bool();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<PayerLine>): PayerLine {
+    return PayerLine.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<PayerLine>): PayerLine {
+    const message = createBasePayerLine();
+    message.key = object.key ?? "";
+    message.bonusType = object.bonusType ?? "";
+    message.amount = (object.amount !== undefined && object.amount !== null) ? BigInt(object.amount) : 0n;
+    message.isReturned = object.isReturned ?? false;
+    return message;
+  },
+};
+
+function createBaseAppendPayerLinesRequest(): AppendPayerLinesRequest {
+  return { statement: 0n, firstLine: 0n, lines: [] };
+}
+
+export const AppendPayerLinesRequest: MessageFns<AppendPayerLinesRequest> = {
+  encode(message: AppendPayerLinesRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.statement !== 0n) {
+      if (BigInt.asIntN(64, message.statement) !== message.statement) {
+        throw new globalThis.Error("value provided for field message.statement of type int64 too large");
+      }
+      writer.uint32(8).int64(message.statement);
+    }
+    if (message.firstLine !== 0n) {
+      if (BigInt.asUintN(64, message.firstLine) !== message.firstLine) {
+        throw new globalThis.Error("value provided for field message.firstLine of type uint64 too large");
+      }
+      writer.uint32(16).uint64(message.firstLine);
+    }
+    for (const v of message.lines) {
+      PayerLine.encode(v!, writer.uint32(26).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): AppendPayerLinesRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseAppendPayerLinesRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 8) {
+              break;
+            }
+
+            message.statement = reader.int64() as bigint;
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.firstLine = reader.uint64() as bigint;
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.lines.push(PayerLine.decode(reader, reader.uint32()));
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<AppendPayerLinesRequest>): AppendPayerLinesRequest {
+    return AppendPayerLinesRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<AppendPayerLinesRequest>): AppendPayerLinesRequest {
+    const message = createBaseAppendPayerLinesRequest();
+    message.statement = (object.statement !== undefined && object.statement !== null) ? BigInt(object.statement) : 0n;
+    message.firstLine = (object.firstLine !== undefined && object.firstLine !== null) ? BigInt(object.firstLine) : 0n;
+    message.lines = object.lines?.map((e) => PayerLine.fromPartial(e)) || [];
+    return message;
+  },
+};
+
+function createBaseAppendPayerLinesReply(): AppendPayerLinesReply {
+  return { nextLine: 0n };
+}
+
+export const AppendPayerLinesReply: MessageFns<AppendPayerLinesReply> = {
+  encode(message: AppendPayerLinesReply, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.nextLine !== 0n) {
+      if (BigInt.asUintN(64, message.nextLine) !== message.nextLine) {
+        throw new globalThis.Error("value provided for field message.nextLine of type uint64 too large");
+      }
+      writer.uint32(8).uint64(message.nextLine);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): AppendPayerLinesReply {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseAppendPayerLinesReply();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 8) {
+              break;
+            }
+
+            message.nextLine = reader.uint64() as bigint;
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<AppendPayerLinesReply>): AppendPayerLinesReply {
+    return AppendPayerLinesReply.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<AppendPayerLinesReply>): AppendPayerLinesReply {
+    const message = createBaseAppendPayerLinesReply();
+    message.nextLine = (object.nextLine !== undefined && object.nextLine !== null) ? BigInt(object.nextLine) : 0n;
+    return message;
+  },
+};
+
+function createBasePayerTotal(): PayerTotal {
+  return { bonusType: "", lines: 0n, amount: 0n };
+}
+
+export const PayerTotal: MessageFns<PayerTotal> = {
+  encode(message: PayerTotal, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.bonusType !== "") {
+      writer.uint32(10).string(message.bonusType);
+    }
+    if (message.lines !== 0n) {
+      if (BigInt.asUintN(64, message.lines) !== message.lines) {
+        throw new globalThis.Error("value provided for field message.lines of type uint64 too large");
+      }
+      writer.uint32(16).uint64(message.lines);
+    }
+    if (message.amount !== 0n) {
+      if (BigInt.asIntN(64, message.amount) !== message.amount) {
+        throw new globalThis.Error("value provided for field message.amount of type int64 too large");
+      }
+      writer.uint32(24).int64(message.amount);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): PayerTotal {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBasePayerTotal();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.bonusType = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.lines = reader.uint64() as bigint;
+            continue;
+          }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.amount = reader.int64() as bigint;
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<PayerTotal>): PayerTotal {
+    return PayerTotal.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<PayerTotal>): PayerTotal {
+    const message = createBasePayerTotal();
+    message.bonusType = object.bonusType ?? "";
+    message.lines = (object.lines !== undefined && object.lines !== null) ? BigInt(object.lines) : 0n;
+    message.amount = (object.amount !== undefined && object.amount !== null) ? BigInt(object.amount) : 0n;
+    return message;
+  },
+};
+
+function createBaseComparePayerStatementRequest(): ComparePayerStatementRequest {
+  return { statement: 0n, lines: 0n, paid: [] };
+}
+
+export const ComparePayerStatementRequest: MessageFns<ComparePayerStatementRequest> = {
+  encode(message: ComparePayerStatementRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.statement !== 0n) {
+      if (BigInt.asIntN(64, message.statement) !== message.statement) {
+        throw new globalThis.Error("value provided for field message.statement of type int64 too large");
+      }
+      writer.uint32(8).int64(message.statement);
+    }
+    if (message.lines !== 0n) {
+      if (BigInt.asUintN(64, message.lines) !== message.lines) {
+        throw new globalThis.Error("value provided for field message.lines of type uint64 too large");
+      }
+      writer.uint32(16).uint64(message.lines);
+    }
+    for (const v of message.paid) {
+      PayerTotal.encode(v!, writer.uint32(26).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ComparePayerStatementRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseComparePayerStatementRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 8) {
+              break;
+            }
+
+            message.statement = reader.int64() as bigint;
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.lines = reader.uint64() as bigint;
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.paid.push(PayerTotal.decode(reader, reader.uint32()));
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ComparePayerStatementRequest>): ComparePayerStatementRequest {
+    return ComparePayerStatementRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ComparePayerStatementRequest>): ComparePayerStatementRequest {
+    const message = createBaseComparePayerStatementRequest();
+    message.statement = (object.statement !== undefined && object.statement !== null) ? BigInt(object.statement) : 0n;
+    message.lines = (object.lines !== undefined && object.lines !== null) ? BigInt(object.lines) : 0n;
+    message.paid = object.paid?.map((e) => PayerTotal.fromPartial(e)) || [];
+    return message;
+  },
+};
+
+function createBasePayerSum(): PayerSum {
+  return {
+    bonusType: "",
+    lines: 0n,
+    amount: 0n,
+    returnedLines: 0n,
+    returnedAmount: 0n,
+    agreedLines: 0n,
+    agreedAmount: 0n,
+    ledgerPayments: 0n,
+    ledgerAmount: 0n,
+  };
+}
+
+export const PayerSum: MessageFns<PayerSum> = {
+  encode(message: PayerSum, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.bonusType !== "") {
+      writer.uint32(10).string(message.bonusType);
+    }
+    if (message.lines !== 0n) {
+      if (BigInt.asUintN(64, message.lines) !== message.lines) {
+        throw new globalThis.Error("value provided for field message.lines of type uint64 too large");
+      }
+      writer.uint32(16).uint64(message.lines);
+    }
+    if (message.amount !== 0n) {
+      if (BigInt.asIntN(64, message.amount) !== message.amount) {
+        throw new globalThis.Error("value provided for field message.amount of type int64 too large");
+      }
+      writer.uint32(24).int64(message.amount);
+    }
+    if (message.returnedLines !== 0n) {
+      if (BigInt.asUintN(64, message.returnedLines) !== message.returnedLines) {
+        throw new globalThis.Error("value provided for field message.returnedLines of type uint64 too large");
+      }
+      writer.uint32(32).uint64(message.returnedLines);
+    }
+    if (message.returnedAmount !== 0n) {
+      if (BigInt.asIntN(64, message.returnedAmount) !== message.returnedAmount) {
+        throw new globalThis.Error("value provided for field message.returnedAmount of type int64 too large");
+      }
+      writer.uint32(40).int64(message.returnedAmount);
+    }
+    if (message.agreedLines !== 0n) {
+      if (BigInt.asUintN(64, message.agreedLines) !== message.agreedLines) {
+        throw new globalThis.Error("value provided for field message.agreedLines of type uint64 too large");
+      }
+      writer.uint32(48).uint64(message.agreedLines);
+    }
+    if (message.agreedAmount !== 0n) {
+      if (BigInt.asIntN(64, message.agreedAmount) !== message.agreedAmount) {
+        throw new globalThis.Error("value provided for field message.agreedAmount of type int64 too large");
+      }
+      writer.uint32(56).int64(message.agreedAmount);
+    }
+    if (message.ledgerPayments !== 0n) {
+      if (BigInt.asUintN(64, message.ledgerPayments) !== message.ledgerPayments) {
+        throw new globalThis.Error("value provided for field message.ledgerPayments of type uint64 too large");
+      }
+      writer.uint32(64).uint64(message.ledgerPayments);
+    }
+    if (message.ledgerAmount !== 0n) {
+      if (BigInt.asIntN(64, message.ledgerAmount) !== message.ledgerAmount) {
+        throw new globalThis.Error("value provided for field message.ledgerAmount of type int64 too large");
+      }
+      writer.uint32(72).int64(message.ledgerAmount);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): PayerSum {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBasePayerSum();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.bonusType = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.lines = reader.uint64() as bigint;
+            continue;
+          }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.amount = reader.int64() as bigint;
+            continue;
+          }
+          case 4: {
+            if (tag !== 32) {
+              break;
+            }
+
+            message.returnedLines = reader.uint64() as bigint;
+            continue;
+          }
+          case 5: {
+            if (tag !== 40) {
+              break;
+            }
+
+            message.returnedAmount = reader.int64() as bigint;
+            continue;
+          }
+          case 6: {
+            if (tag !== 48) {
+              break;
+            }
+
+            message.agreedLines = reader.uint64() as bigint;
+            continue;
+          }
+          case 7: {
+            if (tag !== 56) {
+              break;
+            }
+
+            message.agreedAmount = reader.int64() as bigint;
+            continue;
+          }
+          case 8: {
+            if (tag !== 64) {
+              break;
+            }
+
+            message.ledgerPayments = reader.uint64() as bigint;
+            continue;
+          }
+          case 9: {
+            if (tag !== 72) {
+              break;
+            }
+
+            message.ledgerAmount = reader.int64() as bigint;
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<PayerSum>): PayerSum {
+    return PayerSum.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<PayerSum>): PayerSum {
+    const message = createBasePayerSum();
+    message.bonusType = object.bonusType ?? "";
+    message.lines = (object.lines !== undefined && object.lines !== null) ? BigInt(object.lines) : 0n;
+    message.amount = (object.amount !== undefined && object.amount !== null) ? BigInt(object.amount) : 0n;
+    message.returnedLines = (object.returnedLines !== undefined && object.returnedLines !== null)
+      ? BigInt(object.returnedLines)
+      : 0n;
+    message.returnedAmount = (object.returnedAmount !== undefined && object.returnedAmount !== null)
+      ? BigInt(object.returnedAmount)
+      : 0n;
+    message.agreedLines = (object.agreedLines !== undefined && object.agreedLines !== null)
+      ? BigInt(object.agreedLines)
+      : 0n;
+    message.agreedAmount = (object.agreedAmount !== undefined && object.agreedAmount !== null)
+      ? BigInt(object.agreedAmount)
+      : 0n;
+    message.ledgerPayments = (object.ledgerPayments !== undefined && object.ledgerPayments !== null)
+      ? BigInt(object.ledgerPayments)
+      : 0n;
+    message.ledgerAmount = (object.ledgerAmount !== undefined && object.ledgerAmount !== null)
+      ? BigInt(object.ledgerAmount)
+      : 0n;
+    return message;
+  },
+};
+
+function createBasePayerStatement(): PayerStatement {
+  return {
+    id: 0n,
+    payer: "",
+    fromMs: 0n,
+    toMs: 0n,
+    marginS: 0,
+    actor: "",
+    begunMs: 0n,
+    lines: 0n,
+    comparedLines: 0n,
+    state: 0,
+    differences: 0n,
+    unclear: 0n,
+    comparedMs: 0n,
+    sums: [],
+  };
+}
+
+export const PayerStatement: MessageFns<PayerStatement> = {
+  encode(message: PayerStatement, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.id !== 0n) {
+      if (BigInt.asIntN(64, message.id) !== message.id) {
+        throw new globalThis.Error("value provided for field message.id of type int64 too large");
+      }
+      writer.uint32(8).int64(message.id);
+    }
+    if (message.payer !== "") {
+      writer.uint32(18).string(message.payer);
+    }
+    if (message.fromMs !== 0n) {
+      if (BigInt.asIntN(64, message.fromMs) !== message.fromMs) {
+        throw new globalThis.Error("value provided for field message.fromMs of type int64 too large");
+      }
+      writer.uint32(24).int64(message.fromMs);
+    }
+    if (message.toMs !== 0n) {
+      if (BigInt.asIntN(64, message.toMs) !== message.toMs) {
+        throw new globalThis.Error("value provided for field message.toMs of type int64 too large");
+      }
+      writer.uint32(32).int64(message.toMs);
+    }
+    if (message.marginS !== 0) {
+      writer.uint32(40).uint32(message.marginS);
+    }
+    if (message.actor !== "") {
+      writer.uint32(50).string(message.actor);
+    }
+    if (message.begunMs !== 0n) {
+      if (BigInt.asIntN(64, message.begunMs) !== message.begunMs) {
+        throw new globalThis.Error("value provided for field message.begunMs of type int64 too large");
+      }
+      writer.uint32(56).int64(message.begunMs);
+    }
+    if (message.lines !== 0n) {
+      if (BigInt.asUintN(64, message.lines) !== message.lines) {
+        throw new globalThis.Error("value provided for field message.lines of type uint64 too large");
+      }
+      writer.uint32(64).uint64(message.lines);
+    }
+    if (message.comparedLines !== 0n) {
+      if (BigInt.asUintN(64, message.comparedLines) !== message.comparedLines) {
+        throw new globalThis.Error("value provided for field message.comparedLines of type uint64 too large");
+      }
+      writer.uint32(72).uint64(message.comparedLines);
+    }
+    if (message.state !== 0) {
+      writer.uint32(80).int32(message.state);
+    }
+    if (message.differences !== 0n) {
+      if (BigInt.asUintN(64, message.differences) !== message.differences) {
+        throw new globalThis.Error("value provided for field message.differences of type uint64 too large");
+      }
+      writer.uint32(88).uint64(message.differences);
+    }
+    if (message.unclear !== 0n) {
+      if (BigInt.asUintN(64, message.unclear) !== message.unclear) {
+        throw new globalThis.Error("value provided for field message.unclear of type uint64 too large");
+      }
+      writer.uint32(96).uint64(message.unclear);
+    }
+    if (message.comparedMs !== 0n) {
+      if (BigInt.asIntN(64, message.comparedMs) !== message.comparedMs) {
+        throw new globalThis.Error("value provided for field message.comparedMs of type int64 too large");
+      }
+      writer.uint32(104).int64(message.comparedMs);
+    }
+    for (const v of message.sums) {
+      PayerSum.encode(v!, writer.uint32(114).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): PayerStatement {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBasePayerStatement();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 8) {
+              break;
+            }
+
+            message.id = reader.int64() as bigint;
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.payer = reader.string();
+            continue;
+          }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.fromMs = reader.int64() as bigint;
+            continue;
+          }
+          case 4: {
+            if (tag !== 32) {
+              break;
+            }
+
+            message.toMs = reader.int64() as bigint;
+            continue;
+          }
+          case 5: {
+            if (tag !== 40) {
+              break;
+            }
+
+            message.marginS = reader.uint32();
+            continue;
+          }
+          case 6: {
+            if (tag !== 50) {
+              break;
+            }
+
+            message.actor = reader.string();
+            continue;
+          }
+          case 7: {
+            if (tag !== 56) {
+              break;
+            }
+
+            message.begunMs = reader.int64() as bigint;
+            continue;
+          }
+          case 8: {
+            if (tag !== 64) {
+              break;
+            }
+
+            message.lines = reader.uint64() as bigint;
+            continue;
+          }
+          case 9: {
+            if (tag !== 72) {
+              break;
+            }
+
+            message.comparedLines = reader.uint64() as bigint;
+            continue;
+          }
+          case 10: {
+            if (tag !== 80) {
+              break;
+            }
+
+            message.state = reader.int32() as any;
+            continue;
+          }
+          case 11: {
+            if (tag !== 88) {
+              break;
+            }
+
+            message.differences = reader.uint64() as bigint;
+            continue;
+          }
+          case 12: {
+            if (tag !== 96) {
+              break;
+            }
+
+            message.unclear = reader.uint64() as bigint;
+            continue;
+          }
+          case 13: {
+            if (tag !== 104) {
+              break;
+            }
+
+            message.comparedMs = reader.int64() as bigint;
+            continue;
+          }
+          case 14: {
+            if (tag !== 114) {
+              break;
+            }
+
+            message.sums.push(PayerSum.decode(reader, reader.uint32()));
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<PayerStatement>): PayerStatement {
+    return PayerStatement.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<PayerStatement>): PayerStatement {
+    const message = createBasePayerStatement();
+    message.id = (object.id !== undefined && object.id !== null) ? BigInt(object.id) : 0n;
+    message.payer = object.payer ?? "";
+    message.fromMs = (object.fromMs !== undefined && object.fromMs !== null) ? BigInt(object.fromMs) : 0n;
+    message.toMs = (object.toMs !== undefined && object.toMs !== null) ? BigInt(object.toMs) : 0n;
+    message.marginS = object.marginS ?? 0;
+    message.actor = object.actor ?? "";
+    message.begunMs = (object.begunMs !== undefined && object.begunMs !== null) ? BigInt(object.begunMs) : 0n;
+    message.lines = (object.lines !== undefined && object.lines !== null) ? BigInt(object.lines) : 0n;
+    message.comparedLines = (object.comparedLines !== undefined && object.comparedLines !== null)
+      ? BigInt(object.comparedLines)
+      : 0n;
+    message.state = object.state ?? 0;
+    message.differences = (object.differences !== undefined && object.differences !== null)
+      ? BigInt(object.differences)
+      : 0n;
+    message.unclear = (object.unclear !== undefined && object.unclear !== null) ? BigInt(object.unclear) : 0n;
+    message.comparedMs = (object.comparedMs !== undefined && object.comparedMs !== null)
+      ? BigInt(object.comparedMs)
+      : 0n;
+    message.sums = object.sums?.map((e) => PayerSum.fromPartial(e)) || [];
+    return message;
+  },
+};
+
+function createBaseListPayerStatementsRequest(): ListPayerStatementsRequest {
+  return { payer: "", before: 0n, limit: 0 };
+}
+
+export const ListPayerStatementsRequest: MessageFns<ListPayerStatementsRequest> = {
+  encode(message: ListPayerStatementsRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.payer !== "") {
+      writer.uint32(10).string(message.payer);
+    }
+    if (message.before !== 0n) {
+      if (BigInt.asIntN(64, message.before) !== message.before) {
+        throw new globalThis.Error("value provided for field message.before of type int64 too large");
+      }
+      writer.uint32(16).int64(message.before);
+    }
+    if (message.limit !== 0) {
+      writer.uint32(24).uint32(message.limit);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ListPayerStatementsRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseListPayerStatementsRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.payer = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.before = reader.int64() as bigint;
+            continue;
+          }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.limit = reader.uint32();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ListPayerStatementsRequest>): ListPayerStatementsRequest {
+    return ListPayerStatementsRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ListPayerStatementsRequest>): ListPayerStatementsRequest {
+    const message = createBaseListPayerStatementsRequest();
+    message.payer = object.payer ?? "";
+    message.before = (object.before !== undefined && object.before !== null) ? BigInt(object.before) : 0n;
+    message.limit = object.limit ?? 0;
+    return message;
+  },
+};
+
+function createBaseListPayerStatementsReply(): ListPayerStatementsReply {
+  return { statements: [], nextBefore: 0n };
+}
+
+export const ListPayerStatementsReply: MessageFns<ListPayerStatementsReply> = {
+  encode(message: ListPayerStatementsReply, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    for (const v of message.statements) {
+      PayerStatement.encode(v!, writer.uint32(10).fork()).join();
+    }
+    if (message.nextBefore !== 0n) {
+      if (BigInt.asIntN(64, message.nextBefore) !== message.nextBefore) {
+        throw new globalThis.Error("value provided for field message.nextBefore of type int64 too large");
+      }
+      writer.uint32(16).int64(message.nextBefore);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ListPayerStatementsReply {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseListPayerStatementsReply();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.statements.push(PayerStatement.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.nextBefore = reader.int64() as bigint;
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ListPayerStatementsReply>): ListPayerStatementsReply {
+    return ListPayerStatementsReply.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ListPayerStatementsReply>): ListPayerStatementsReply {
+    const message = createBaseListPayerStatementsReply();
+    message.statements = object.statements?.map((e) => PayerStatement.fromPartial(e)) || [];
+    message.nextBefore = (object.nextBefore !== undefined && object.nextBefore !== null)
+      ? BigInt(object.nextBefore)
+      : 0n;
+    return message;
+  },
+};
+
+/** The auditor of a ledger. Roles: observe; operate to mark, to upload and to compare. */
 export type AuditsService = typeof AuditsService;
 export const AuditsService = {
   /**
@@ -1060,6 +2342,64 @@ export const AuditsService = {
     responseSerialize: (value: MarkDifferenceReply): Buffer => Buffer.from(MarkDifferenceReply.encode(value).finish()),
     responseDeserialize: (value: Buffer): MarkDifferenceReply => MarkDifferenceReply.decode(value),
   },
+  /**
+   * Begins the upload of a payer's statement. A call with the same `upload` finds the same statement. Errors: INVALID_ARGUMENT
+   * (mend the call), FAILED_PRECONDITION (the period and its margin have not passed), ALREADY_EXISTS (`upload` is that of
+   * another payer, period or margin), UNAVAILABLE (call again).
+   */
+  beginPayerStatement: {
+    path: "/windfall.v1.Audits/BeginPayerStatement" as const,
+    requestStream: false as const,
+    responseStream: false as const,
+    requestSerialize: (value: BeginPayerStatementRequest): Buffer =>
+      Buffer.from(BeginPayerStatementRequest.encode(value).finish()),
+    requestDeserialize: (value: Buffer): BeginPayerStatementRequest => BeginPayerStatementRequest.decode(value),
+    responseSerialize: (value: PayerStatement): Buffer => Buffer.from(PayerStatement.encode(value).finish()),
+    responseDeserialize: (value: Buffer): PayerStatement => PayerStatement.decode(value),
+  },
+  /**
+   * Appends a batch of lines. The same batch again changes nothing. Errors: INVALID_ARGUMENT (a line is none, and the answer
+   * names its number; nothing was appended), NOT_FOUND, OUT_OF_RANGE (another line comes next, which the answer names),
+   * ALREADY_EXISTS (another line has this number), FAILED_PRECONDITION (its comparison has begun), UNAVAILABLE (call again).
+   */
+  appendPayerLines: {
+    path: "/windfall.v1.Audits/AppendPayerLines" as const,
+    requestStream: false as const,
+    responseStream: false as const,
+    requestSerialize: (value: AppendPayerLinesRequest): Buffer =>
+      Buffer.from(AppendPayerLinesRequest.encode(value).finish()),
+    requestDeserialize: (value: Buffer): AppendPayerLinesRequest => AppendPayerLinesRequest.decode(value),
+    responseSerialize: (value: AppendPayerLinesReply): Buffer =>
+      Buffer.from(AppendPayerLinesReply.encode(value).finish()),
+    responseDeserialize: (value: Buffer): AppendPayerLinesReply => AppendPayerLinesReply.decode(value),
+  },
+  /**
+   * Compares a statement for about a second, and says how far it has come: call it until its state is COMPARED. Whatever differs
+   * is among the differences of the auditor. Errors: NOT_FOUND, FAILED_PRECONDITION (the statement is not here as a whole, or its
+   * period and its margin have not passed), UNAVAILABLE (call again).
+   */
+  comparePayerStatement: {
+    path: "/windfall.v1.Audits/ComparePayerStatement" as const,
+    requestStream: false as const,
+    responseStream: false as const,
+    requestSerialize: (value: ComparePayerStatementRequest): Buffer =>
+      Buffer.from(ComparePayerStatementRequest.encode(value).finish()),
+    requestDeserialize: (value: Buffer): ComparePayerStatementRequest => ComparePayerStatementRequest.decode(value),
+    responseSerialize: (value: PayerStatement): Buffer => Buffer.from(PayerStatement.encode(value).finish()),
+    responseDeserialize: (value: Buffer): PayerStatement => PayerStatement.decode(value),
+  },
+  /** A page of statements, newest first. */
+  listPayerStatements: {
+    path: "/windfall.v1.Audits/ListPayerStatements" as const,
+    requestStream: false as const,
+    responseStream: false as const,
+    requestSerialize: (value: ListPayerStatementsRequest): Buffer =>
+      Buffer.from(ListPayerStatementsRequest.encode(value).finish()),
+    requestDeserialize: (value: Buffer): ListPayerStatementsRequest => ListPayerStatementsRequest.decode(value),
+    responseSerialize: (value: ListPayerStatementsReply): Buffer =>
+      Buffer.from(ListPayerStatementsReply.encode(value).finish()),
+    responseDeserialize: (value: Buffer): ListPayerStatementsReply => ListPayerStatementsReply.decode(value),
+  },
 } as const;
 
 export interface AuditsServer extends UntypedServiceImplementation {
@@ -1077,6 +2417,26 @@ export interface AuditsServer extends UntypedServiceImplementation {
    * number that is not resolved).
    */
   markDifference: handleUnaryCall<MarkDifferenceRequest, MarkDifferenceReply>;
+  /**
+   * Begins the upload of a payer's statement. A call with the same `upload` finds the same statement. Errors: INVALID_ARGUMENT
+   * (mend the call), FAILED_PRECONDITION (the period and its margin have not passed), ALREADY_EXISTS (`upload` is that of
+   * another payer, period or margin), UNAVAILABLE (call again).
+   */
+  beginPayerStatement: handleUnaryCall<BeginPayerStatementRequest, PayerStatement>;
+  /**
+   * Appends a batch of lines. The same batch again changes nothing. Errors: INVALID_ARGUMENT (a line is none, and the answer
+   * names its number; nothing was appended), NOT_FOUND, OUT_OF_RANGE (another line comes next, which the answer names),
+   * ALREADY_EXISTS (another line has this number), FAILED_PRECONDITION (its comparison has begun), UNAVAILABLE (call again).
+   */
+  appendPayerLines: handleUnaryCall<AppendPayerLinesRequest, AppendPayerLinesReply>;
+  /**
+   * Compares a statement for about a second, and says how far it has come: call it until its state is COMPARED. Whatever differs
+   * is among the differences of the auditor. Errors: NOT_FOUND, FAILED_PRECONDITION (the statement is not here as a whole, or its
+   * period and its margin have not passed), UNAVAILABLE (call again).
+   */
+  comparePayerStatement: handleUnaryCall<ComparePayerStatementRequest, PayerStatement>;
+  /** A page of statements, newest first. */
+  listPayerStatements: handleUnaryCall<ListPayerStatementsRequest, ListPayerStatementsReply>;
 }
 
 export interface AuditsClient extends Client {
@@ -1135,6 +2495,82 @@ export interface AuditsClient extends Client {
     metadata: Metadata,
     options: Partial<CallOptions>,
     callback: (error: ServiceError | null, response: MarkDifferenceReply) => void,
+  ): ClientUnaryCall;
+  /**
+   * Begins the upload of a payer's statement. A call with the same `upload` finds the same statement. Errors: INVALID_ARGUMENT
+   * (mend the call), FAILED_PRECONDITION (the period and its margin have not passed), ALREADY_EXISTS (`upload` is that of
+   * another payer, period or margin), UNAVAILABLE (call again).
+   */
+  beginPayerStatement(
+    request: BeginPayerStatementRequest,
+    callback: (error: ServiceError | null, response: PayerStatement) => void,
+  ): ClientUnaryCall;
+  beginPayerStatement(
+    request: BeginPayerStatementRequest,
+    metadata: Metadata,
+    callback: (error: ServiceError | null, response: PayerStatement) => void,
+  ): ClientUnaryCall;
+  beginPayerStatement(
+    request: BeginPayerStatementRequest,
+    metadata: Metadata,
+    options: Partial<CallOptions>,
+    callback: (error: ServiceError | null, response: PayerStatement) => void,
+  ): ClientUnaryCall;
+  /**
+   * Appends a batch of lines. The same batch again changes nothing. Errors: INVALID_ARGUMENT (a line is none, and the answer
+   * names its number; nothing was appended), NOT_FOUND, OUT_OF_RANGE (another line comes next, which the answer names),
+   * ALREADY_EXISTS (another line has this number), FAILED_PRECONDITION (its comparison has begun), UNAVAILABLE (call again).
+   */
+  appendPayerLines(
+    request: AppendPayerLinesRequest,
+    callback: (error: ServiceError | null, response: AppendPayerLinesReply) => void,
+  ): ClientUnaryCall;
+  appendPayerLines(
+    request: AppendPayerLinesRequest,
+    metadata: Metadata,
+    callback: (error: ServiceError | null, response: AppendPayerLinesReply) => void,
+  ): ClientUnaryCall;
+  appendPayerLines(
+    request: AppendPayerLinesRequest,
+    metadata: Metadata,
+    options: Partial<CallOptions>,
+    callback: (error: ServiceError | null, response: AppendPayerLinesReply) => void,
+  ): ClientUnaryCall;
+  /**
+   * Compares a statement for about a second, and says how far it has come: call it until its state is COMPARED. Whatever differs
+   * is among the differences of the auditor. Errors: NOT_FOUND, FAILED_PRECONDITION (the statement is not here as a whole, or its
+   * period and its margin have not passed), UNAVAILABLE (call again).
+   */
+  comparePayerStatement(
+    request: ComparePayerStatementRequest,
+    callback: (error: ServiceError | null, response: PayerStatement) => void,
+  ): ClientUnaryCall;
+  comparePayerStatement(
+    request: ComparePayerStatementRequest,
+    metadata: Metadata,
+    callback: (error: ServiceError | null, response: PayerStatement) => void,
+  ): ClientUnaryCall;
+  comparePayerStatement(
+    request: ComparePayerStatementRequest,
+    metadata: Metadata,
+    options: Partial<CallOptions>,
+    callback: (error: ServiceError | null, response: PayerStatement) => void,
+  ): ClientUnaryCall;
+  /** A page of statements, newest first. */
+  listPayerStatements(
+    request: ListPayerStatementsRequest,
+    callback: (error: ServiceError | null, response: ListPayerStatementsReply) => void,
+  ): ClientUnaryCall;
+  listPayerStatements(
+    request: ListPayerStatementsRequest,
+    metadata: Metadata,
+    callback: (error: ServiceError | null, response: ListPayerStatementsReply) => void,
+  ): ClientUnaryCall;
+  listPayerStatements(
+    request: ListPayerStatementsRequest,
+    metadata: Metadata,
+    options: Partial<CallOptions>,
+    callback: (error: ServiceError | null, response: ListPayerStatementsReply) => void,
   ): ClientUnaryCall;
 }
 

@@ -1,0 +1,305 @@
+//! `windfall reconcile --statement`: what a payer says that it has paid against the ledger.
+
+use super::super::ask::{more, show, value};
+use super::super::now_ms;
+use super::super::schedule::times::time_ms;
+use super::lines::{self, BadStatement, Totals};
+use super::{ReconcileArgs, at};
+use crate::outcome::Outcome;
+use anyhow::{Context, Result, bail};
+use comfy_table::{Table, presets::UTF8_BORDERS_ONLY};
+use serde_json::json;
+use std::fs::File;
+use std::hash::{BuildHasher, RandomState};
+use std::io::{BufReader, Seek};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use windfall_client::{AuditsClient, CallError};
+use windfall_proto::v1::{
+    AppendPayerLinesRequest, BeginPayerStatementRequest, ComparePayerStatementRequest, Difference,
+    ListDifferencesRequest, ListPayerStatementsRequest, PayerLine, PayerStatement, PayerStatementState,
+};
+
+/// The lines of a call.
+const BATCH: usize = 2_000;
+/// How often the progress is told.
+const TELL_EVERY: Duration = Duration::from_secs(2);
+
+/// Arguments about payers' statements.
+#[derive(Debug, Clone, clap::Args)]
+pub struct PayerArgs {
+    /// The payer that hands the statement out: the name of its connector, or `front end`
+    #[arg(long, requires = "server")]
+    payer: Option<String>,
+    /// Compare this statement of a payer with the ledger: a CSV file with a header and the columns key, type and amount (in the
+    /// smallest unit), perhaps status (paid or returned); `-` for standard input. The exit code is 0 if both sides agree, 1 if
+    /// they differ, and 2 if a line is wrong, which is named, or the auditor does not answer
+    #[arg(long, value_name = "FILE", requires_all = ["server", "payer", "from", "to"], conflicts_with_all = ["acknowledge", "resolve", "statements"])]
+    statement: Option<PathBuf>,
+    /// The beginning of the period that the statement is about: 2027-02-06T00:00:00Z, or Unix milliseconds
+    #[arg(long, value_name = "TIME", requires = "statement", value_parser = time_ms)]
+    from: Option<u64>,
+    /// Its end, which is no part of it
+    #[arg(long, value_name = "TIME", requires = "statement", value_parser = time_ms)]
+    to: Option<u64>,
+    /// Seconds at both ends of the period in which a payment that the statement lacks is not claimed: more than the clocks
+    /// differ, and more than the payer takes to list a payment. It can be compared when they have passed
+    #[arg(long, requires = "statement", default_value_t = 3_600, value_parser = clap::value_parser!(u32).range(0..=2_592_000))]
+    margin_s: u32,
+    /// List the payers' statements that were uploaded, newest first; of one payer with --payer
+    #[arg(long, requires = "server", conflicts_with_all = ["acknowledge", "resolve"])]
+    statements: bool,
+}
+
+impl PayerArgs {
+    /// Whether a statement is to be compared, or statements are listed.
+    pub fn is_asked(&self) -> bool {
+        self.statement.is_some() || self.statements
+    }
+}
+
+/// Runs it.
+pub async fn run(client: &AuditsClient, args: &ReconcileArgs) -> Result<Outcome> {
+    let own = &args.payer;
+    let (Some(file), Some(payer), Some(from), Some(to)) = (&own.statement, &own.payer, own.from, own.to)
+    else {
+        return list(client, args).await.context("the auditor has not answered as it should");
+    };
+    let mut source = open(file)?;
+    let mut totals = Totals::default();
+    lines::read(BufReader::new(&source), |line| totals.add(&line))?;
+    source.rewind().context("the statement cannot be read again")?;
+    let ms = |ms: u64| i64::try_from(ms).unwrap_or(i64::MAX);
+    let begin = BeginPayerStatementRequest {
+        upload: format!("{}-{:016x}", now_ms(), RandomState::new().hash_one(std::process::id())),
+        payer: payer.clone(),
+        from_ms: ms(from),
+        to_ms: ms(to),
+        margin_s: Some(own.margin_s),
+        actor: args.actor.clone(),
+    };
+    let statement = client.begin_statement(begin).await.context("the auditor does not take the statement")?;
+    let mut progress = Progress::new(totals.lines);
+    upload(client, statement.id, source, &mut progress).await?;
+    let statement = compare(client, statement.id, &totals, &mut progress)
+        .await
+        .context("the statement cannot be compared")?;
+    let found = differences(client, args, &statement).await.context("the differences cannot be listed")?;
+    tell(args, &statement, &found);
+    Ok(if statement.differences == 0 { Outcome::Clean } else { Outcome::Damage })
+}
+
+/// Opens the file. It is read twice, so that nothing is sent of one that has a wrong line; what comes from standard input is
+/// therefore kept in a file without a name.
+fn open(path: &Path) -> Result<File> {
+    if path == Path::new("-") {
+        let mut kept = tempfile::tempfile().context("standard input cannot be kept in a file meanwhile")?;
+        std::io::copy(&mut std::io::stdin().lock(), &mut kept).context("standard input cannot be read")?;
+        kept.rewind().context("the statement cannot be read again")?;
+        return Ok(kept);
+    }
+    let file = File::open(path).with_context(|| format!("{} cannot be opened", path.display()))?;
+    let is_file = file.metadata().is_ok_and(|about| about.is_file());
+    if !is_file {
+        bail!("{} is no file; give a pipe's text by `--statement -`", path.display());
+    }
+    Ok(file)
+}
+
+/// Tells how far it has come, where that takes longer than a moment.
+struct Progress {
+    lines: u64,
+    told: Instant,
+}
+
+impl Progress {
+    fn new(lines: u64) -> Self {
+        Self { lines, told: Instant::now() }
+    }
+
+    fn tell(&mut self, what: &str, done: u64) {
+        if self.told.elapsed() >= TELL_EVERY {
+            self.told = Instant::now();
+            eprintln!("{what} {done} of {} lines", self.lines);
+        }
+    }
+
+    fn tell_ledger(&mut self) {
+        if self.told.elapsed() >= TELL_EVERY {
+            self.told = Instant::now();
+            eprintln!("compared all lines; the ledger's payments are being read");
+        }
+    }
+}
+
+/// Sends the lines. The file was read before: a line that is wrong now was changed meanwhile.
+async fn upload(client: &AuditsClient, statement: i64, source: File, progress: &mut Progress) -> Result<()> {
+    // The reader blocks, and hands batches over as fast as they are sent.
+    let (batches, mut ready) = tokio::sync::mpsc::channel::<Vec<PayerLine>>(2);
+    let reading = tokio::task::spawn_blocking(move || {
+        let mut batch = Vec::with_capacity(BATCH);
+        // An end of the other side is told there.
+        let hand_over = |batch: Vec<PayerLine>| drop(batches.blocking_send(batch));
+        lines::read(BufReader::new(source), |line| {
+            batch.push(line);
+            if batch.len() == BATCH {
+                hand_over(std::mem::replace(&mut batch, Vec::with_capacity(BATCH)));
+            }
+            Ok::<_, BadStatement>(())
+        })?;
+        if !batch.is_empty() {
+            hand_over(batch);
+        }
+        Ok::<_, BadStatement>(())
+    });
+    let mut next = 1;
+    while let Some(lines) = ready.recv().await {
+        let request = AppendPayerLinesRequest { statement, first_line: next, lines };
+        next = client.append_lines(request).await.context("the upload was broken off")?.next_line;
+        progress.tell("uploaded", next - 1);
+    }
+    reading.await.context("the statement cannot be read again")??;
+    Ok(())
+}
+
+async fn compare(
+    client: &AuditsClient,
+    statement: i64,
+    totals: &Totals,
+    progress: &mut Progress,
+) -> Result<PayerStatement, CallError> {
+    let request = ComparePayerStatementRequest { statement, lines: totals.lines, paid: totals.paid() };
+    loop {
+        let done = client.compare_statement(request.clone()).await?;
+        match done.state() {
+            PayerStatementState::Compared => return Ok(done),
+            _ if done.compared_lines < done.lines => progress.tell("compared", done.compared_lines),
+            _ => progress.tell_ledger(),
+        }
+    }
+}
+
+/// The differences of the statement, at most as many as are asked for.
+async fn differences(
+    client: &AuditsClient,
+    args: &ReconcileArgs,
+    statement: &PayerStatement,
+) -> Result<Vec<Difference>, CallError> {
+    if statement.differences == 0 {
+        return Ok(Vec::new());
+    }
+    let request = ListDifferencesRequest {
+        after: args.after,
+        limit: args.limit,
+        statement: statement.id,
+        ..ListDifferencesRequest::default()
+    };
+    Ok(client.list(request).await?.differences)
+}
+
+fn tell(args: &ReconcileArgs, statement: &PayerStatement, found: &[Difference]) {
+    let agrees = statement.differences == 0;
+    if args.json {
+        let differences: Vec<_> = found.iter().map(value).collect();
+        let all = json!({"agrees": agrees, "statement": value(statement), "differences": differences});
+        println!("{all:#}");
+        return;
+    }
+    if !found.is_empty() {
+        show(found, false);
+    }
+    println!("{}", sums(statement));
+    let end = match (agrees, statement.unclear) {
+        (true, 0) => "both sides agree".to_owned(),
+        (false, 0) => format!("{} differences", statement.differences),
+        (true, unclear) => format!("both sides agree, but {}", not_clear(unclear)),
+        (false, unclear) => {
+            format!("{} differences, and {}", statement.differences, not_clear(unclear))
+        }
+    };
+    println!(
+        "statement {} of payer {}, {} to {}: {} lines; {end}",
+        statement.id,
+        statement.payer,
+        at(statement.from_ms),
+        at(statement.to_ms),
+        statement.lines
+    );
+    let is_more = u64::try_from(found.len()).unwrap_or(0) < statement.differences;
+    more(is_more, found.last().map_or(0, |last| last.id));
+}
+
+fn not_clear(unclear: u64) -> String {
+    format!(
+        "{unclear} payments may stand in the statement of the period before: compare that one, then this one again"
+    )
+}
+
+/// Both sides by bonus type.
+fn sums(statement: &PayerStatement) -> Table {
+    let mut table = Table::new();
+    table.load_style(UTF8_BORDERS_ONLY).set_header([
+        "type",
+        "lines",
+        "statement",
+        "agreed lines",
+        "agreed",
+        "payments by the ledger's clock",
+        "ledger",
+    ]);
+    for sum in &statement.sums {
+        table.add_row([
+            sum.bonus_type.clone(),
+            sum.lines.to_string(),
+            sum.amount.to_string(),
+            sum.agreed_lines.to_string(),
+            sum.agreed_amount.to_string(),
+            sum.ledger_payments.to_string(),
+            sum.ledger_amount.to_string(),
+        ]);
+    }
+    table
+}
+
+async fn list(client: &AuditsClient, args: &ReconcileArgs) -> Result<Outcome, CallError> {
+    let payer = args.payer.payer.clone().unwrap_or_default();
+    let request = ListPayerStatementsRequest { payer, before: args.after, limit: args.limit };
+    let page = client.statements(request).await?;
+    if args.json {
+        show(&page.statements, true);
+    } else {
+        let mut table = Table::new();
+        table.load_style(UTF8_BORDERS_ONLY).set_header([
+            "id",
+            "payer",
+            "from",
+            "to",
+            "lines",
+            "state",
+            "differences",
+            "uploaded",
+            "by",
+        ]);
+        for one in &page.statements {
+            let state = match one.state() {
+                PayerStatementState::Compared => "compared",
+                PayerStatementState::Comparing => "comparing",
+                _ => "uploading",
+            };
+            table.add_row([
+                one.id.to_string(),
+                one.payer.clone(),
+                at(one.from_ms),
+                at(one.to_ms),
+                one.lines.to_string(),
+                state.to_owned(),
+                one.differences.to_string(),
+                at(one.begun_ms),
+                one.actor.clone(),
+            ]);
+        }
+        println!("{table}");
+    }
+    more(page.next_before != 0, page.next_before);
+    Ok(Outcome::Clean)
+}
