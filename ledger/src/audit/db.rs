@@ -65,6 +65,17 @@ pub(crate) trait AuditDb: Debug + Send {
     /// Returns how many rows were changed.
     fn execute(&self, sql: &str, params: &[Value<'_>]) -> Result<u64, LedgerError>;
 
+    /// The same for a statement whose joins have many rows on both sides, whatever the database expects of them.
+    fn rows_hashed(&self, sql: &str, params: &[Value<'_>]) -> Result<Vec<Row>, LedgerError> {
+        self.rows(sql, params)
+    }
+
+    /// A query of orders that lie where those lie that were paid from the place `$1` up to `$2`, `count` of them: nearly all of
+    /// these, and maybe others. None where to look at each by its key costs no more.
+    fn orders_near(&self, _range: &[Value<'_>; 2], _count: i64) -> Result<Option<String>, LedgerError> {
+        Ok(None)
+    }
+
     /// The first place at which something may still come.
     fn horizon(&self) -> Result<i64, LedgerError>;
 

@@ -60,6 +60,8 @@ mod tables;
 
 pub(crate) use db::{AuditDb, Cell, Value};
 pub use differences::{Difference, DifferenceKind, DifferenceState};
+#[cfg(feature = "postgres")]
+pub(crate) use increment::pays_order;
 pub use progress::AuditProgress;
 #[cfg(feature = "postgres")]
 pub(crate) use tables::NAMES as TABLE_NAMES;

@@ -1,13 +1,14 @@
 //! An auditor's connection to a ledger in PostgreSQL ([`crate::audit`]). A transfer's place is the number of its transaction.
 
 use super::acts;
+use super::audit_near::{self, PAYMENTS_MIN, SAMPLED};
 use super::budget_keys::cell;
 use super::link::{Address, Link, Purpose};
 use super::options::PostgresOptions;
 use super::position;
 use super::session::Session;
 use super::shape::spell_check;
-use crate::audit::{AuditDb, AuditError, Cell, TABLE_NAMES, Value, tables};
+use crate::audit::{AuditDb, AuditError, Cell, TABLE_NAMES, Value, pays_order, tables};
 use crate::error::{LedgerError, OpenError};
 use crate::guard::Guard;
 use std::cell::RefMut;
@@ -23,6 +24,8 @@ const HORIZON: &str = "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::big
 const AHEAD: &str = "SELECT id, tx FROM transfers \
     WHERE tx >= (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint) ORDER BY tx, id LIMIT 1";
 const SYSTEM: &str = "SELECT system_identifier FROM pg_control_system()";
+/// Whether pages of a table can be read by their numbers.
+const READS_PAGES: &str = "SELECT current_setting('server_version_num')::int >= 140000";
 const MAY_MAKE: &str = "SELECT coalesce(has_schema_privilege(current_schema(), 'CREATE'), false)";
 
 /// A connection that audits.
@@ -35,11 +38,13 @@ pub(crate) struct PgAudit {
     open: Option<u64>,
     /// The identifier of the database cluster of that connection, 0 where its server does not tell it.
     cluster: i64,
+    /// Whether that server can read pages of a table by their numbers.
+    reads_pages: bool,
 }
 
 pub(crate) fn open(url: &str, options: &PostgresOptions) -> Result<PgAudit, OpenError> {
     let link = Link::connect(Address::new(url, options)?, Purpose::Seal)?;
-    Ok(PgAudit { link, ready: 0, open: None, cluster: 0 })
+    Ok(PgAudit { link, ready: 0, open: None, cluster: 0, reads_pages: false })
 }
 
 fn lost() -> LedgerError {
@@ -101,7 +106,7 @@ impl AuditDb for PgAudit {
     }
 
     fn ready(&mut self) -> Result<(), AuditError> {
-        let (number, cluster) = {
+        let (number, cluster, reads_pages) = {
             let session = self.link.session()?;
             if session.number() == self.ready {
                 return Ok(());
@@ -112,9 +117,9 @@ impl AuditDb for PgAudit {
                 Err(error) if position::hides_log(&error) => 0,
                 other => other?,
             };
-            (session.number(), cluster)
+            (session.number(), cluster, first(&session, READS_PAGES)?)
         };
-        (self.ready, self.cluster) = (number, cluster);
+        (self.ready, self.cluster, self.reads_pages) = (number, cluster, reads_pages);
         Ok(())
     }
 
@@ -166,6 +171,30 @@ impl AuditDb for PgAudit {
         let params: Vec<&(dyn ToSql + Sync)> = params.iter().map(param).collect();
         let session = self.session()?;
         session.execute_with(&spell_check(session.shape(), sql), &params)
+    }
+
+    fn rows_hashed(&self, sql: &str, params: &[Value<'_>]) -> Result<Vec<Vec<Cell>>, LedgerError> {
+        // Where the statistics are old, the planner may take many rows for one, and read all of the other side for each.
+        self.session()?.batch("SET LOCAL enable_nestloop = off")?;
+        let rows = self.rows(sql, params)?;
+        self.session()?.batch("SET LOCAL enable_nestloop = on")?;
+        Ok(rows)
+    }
+
+    fn orders_near(&self, range: &[Value<'_>; 2], count: i64) -> Result<Option<String>, LedgerError> {
+        if !self.reads_pages || count < PAYMENTS_MIN {
+            return Ok(None);
+        }
+        // The look is an expression, so that it is never a join with all orders.
+        let sampled = format!(
+            "SELECT DISTINCT page FROM (SELECT (((SELECT o.ctid FROM orders o WHERE o.order_key = t.reference)::text::point)[0])::bigint \
+             AS page FROM transfers t WHERE tx >= $1 AND tx < $2 AND hashint8(id) % {SAMPLED} = 0 AND {}) AS sampled \
+             WHERE page IS NOT NULL ORDER BY page",
+            pays_order()
+        );
+        let rows = self.rows(&sampled, range)?;
+        let pages = rows.iter().map(|row| row[0].int()).collect::<Result<Vec<_>, _>>()?;
+        Ok(audit_near::runs(&pages, count / 4).map(|runs| audit_near::orders_of(&runs)))
     }
 
     fn horizon(&self) -> Result<i64, LedgerError> {
