@@ -1,6 +1,6 @@
 //! An increment: a closed range of the journal is added to the sums, and its transfers are compared with their orders.
 
-use super::db::{AuditDb, Value, one};
+use super::db::{AuditDb, Value, add_to_sums, one};
 use super::differences::{DifferenceKind, Found, note};
 use super::{AuditError, AuditLimits, Increment};
 use crate::error::LedgerError;
@@ -101,15 +101,31 @@ impl Contents {
     }
 }
 
-fn add_to_sums(place: &str) -> String {
+/// What the transfers of the range add to the sums of all that is no user's account. There are few of them, so the range is read
+/// once, as the few sums of transfers that are alike.
+fn added_to_others(place: &str) -> String {
+    let holder = |side: &str| format!("CASE WHEN {side} = {USER} THEN 0 ELSE {side}_holder END");
     format!(
-        "{} INSERT INTO audit_sums (kind, asset, holder, amount)
-        SELECT kind, asset, holder, CAST(sum(amount) AS bigint) FROM ({}) AS sides
-        GROUP BY kind, asset, holder HAVING sum(amount) <> 0 ORDER BY kind, asset, holder
-        ON CONFLICT (kind, asset, holder) DO UPDATE SET amount = audit_sums.amount + excluded.amount",
-        range(place),
+        "WITH moved AS MATERIALIZED (
+            SELECT kind, asset, debit, {} AS debit_holder, credit, {} AS credit_holder, CAST(sum(amount) AS bigint) AS amount
+            FROM transfers WHERE {place} >= $1 AND {place} < $2 GROUP BY 1, 2, 3, 4, 5, 6
+        ) SELECT kind, asset, holder, CAST(sum(amount) AS bigint) AS amount FROM ({}) AS sides WHERE kind <> {USER}
+        GROUP BY kind, asset, holder HAVING sum(amount) <> 0 ORDER BY kind, asset, holder",
+        holder("debit"),
+        holder("credit"),
         sides("moved")
     )
+}
+
+/// What each transfer of the range adds to users' accounts.
+fn added_to_users(place: &str) -> String {
+    let of = |side: &str, sign: &str| {
+        format!(
+            "SELECT asset, {side}_holder AS holder, {sign}amount AS amount FROM transfers
+            WHERE {place} >= $1 AND {place} < $2 AND {side} = {USER} AND kind IN ({DIRECT}, {POST}, {REVERSAL})"
+        )
+    };
+    format!("{} UNION ALL {}", of("credit", ""), of("debit", "-"))
 }
 
 fn add_to_pending(place: &str) -> String {
@@ -237,8 +253,7 @@ pub(super) fn run(db: &dyn AuditDb, limits: AuditLimits, now_ms: i64) -> Result<
     if known != 0 && cluster != 0 && known != cluster {
         // Its transactions may be numbered anew. Everything is read again.
         tracing::warn!(known, cluster, "the ledger is on another database cluster; the auditor begins anew");
-        db.execute("DELETE FROM audit_sums", &[])?;
-        db.execute("DELETE FROM audit_pending", &[])?;
+        db.clear_sums()?;
         at = -9_000_000_000_000_000_000;
     }
     // Read before the rows: what was in flight before is below it, and committed by now.
@@ -252,7 +267,8 @@ pub(super) fn run(db: &dyn AuditDb, limits: AuditLimits, now_ms: i64) -> Result<
         let contents = Contents::read(db, &params)?;
         done.transfers = u64::try_from(contents.rows).unwrap_or(0);
         let place = db.place();
-        db.execute(&add_to_sums(place), &params)?;
+        db.execute(&add_to_sums(&added_to_others(place)), &params)?;
+        db.add_to_users(&added_to_users(place), &params, contents.rows)?;
         if contents.pending > 0 {
             db.execute(&add_to_pending(place), &params)?;
             db.execute("DELETE FROM audit_pending WHERE amount = 0", &[])?;

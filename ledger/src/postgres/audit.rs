@@ -1,6 +1,7 @@
 //! An auditor's connection to a ledger in PostgreSQL ([`crate::audit`]). A transfer's place is the number of its transaction.
 
 use super::acts;
+use super::audit_added::{ADD_MIN, add, settle};
 use super::audit_near::{self, PAYMENTS_MIN, SAMPLED};
 use super::budget_keys::cell;
 use super::link::{Address, Link, Purpose};
@@ -8,7 +9,9 @@ use super::options::PostgresOptions;
 use super::position;
 use super::session::Session;
 use super::shape::spell_check;
-use crate::audit::{AuditDb, AuditError, Cell, TABLE_NAMES, Value, pays_order, tables};
+use crate::audit::{
+    AuditDb, AuditError, Cell, TABLE_NAMES, Value, add_to_sums, pays_order, sums_of_users, tables,
+};
 use crate::error::{LedgerError, OpenError};
 use crate::guard::Guard;
 use std::cell::RefMut;
@@ -24,6 +27,8 @@ const HORIZON: &str = "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::big
 const AHEAD: &str = "SELECT id, tx FROM transfers \
     WHERE tx >= (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint) ORDER BY tx, id LIMIT 1";
 const SYSTEM: &str = "SELECT system_identifier FROM pg_control_system()";
+/// A step's rows are sorted and hashed in memory, up to this.
+const WORK_MEM: &str = "64MB";
 /// Whether pages of a table can be read by their numbers.
 const READS_PAGES: &str = "SELECT current_setting('server_version_num')::int >= 140000";
 const MAY_MAKE: &str = "SELECT coalesce(has_schema_privilege(current_schema(), 'CREATE'), false)";
@@ -73,7 +78,10 @@ impl PgAudit {
     fn settle_in(&self, session: &Session) -> Result<(), AuditError> {
         session.need_journal()?;
         let options = &self.link.address.options;
-        session.batch(&format!("SET statement_timeout = {}", options.read_timeout_ms))?;
+        session.batch(&format!(
+            "SET statement_timeout = {}; SET work_mem = '{WORK_MEM}'",
+            options.read_timeout_ms
+        ))?;
         session.set_timeout(options.read_timeout());
         let names = TABLE_NAMES.map(|name| format!("to_regclass('{name}') IS NOT NULL")).join(" AND ");
         let are_there: bool = cell(
@@ -175,9 +183,9 @@ impl AuditDb for PgAudit {
 
     fn rows_hashed(&self, sql: &str, params: &[Value<'_>]) -> Result<Vec<Vec<Cell>>, LedgerError> {
         // Where the statistics are old, the planner may take many rows for one, and read all of the other side for each.
-        self.session()?.batch("SET LOCAL enable_nestloop = off")?;
+        self.session()?.batch("SET LOCAL enable_nestloop = off; SET LOCAL enable_mergejoin = off")?;
         let rows = self.rows(sql, params)?;
-        self.session()?.batch("SET LOCAL enable_nestloop = on")?;
+        self.session()?.batch("SET LOCAL enable_nestloop = on; SET LOCAL enable_mergejoin = on")?;
         Ok(rows)
     }
 
@@ -187,14 +195,39 @@ impl AuditDb for PgAudit {
         }
         // The look is an expression, so that it is never a join with all orders.
         let sampled = format!(
-            "SELECT DISTINCT page FROM (SELECT (((SELECT o.ctid FROM orders o WHERE o.order_key = t.reference)::text::point)[0])::bigint \
-             AS page FROM transfers t WHERE tx >= $1 AND tx < $2 AND hashint8(id) % {SAMPLED} = 0 AND {}) AS sampled \
-             WHERE page IS NOT NULL ORDER BY page",
+            "SELECT DISTINCT (((SELECT o.ctid FROM orders o WHERE o.order_key = t.reference)::text::point)[0])::bigint AS page \
+             FROM transfers t WHERE tx >= $1 AND tx < $2 AND hashint8(id) % {SAMPLED} = 0 AND {} ORDER BY page",
             pays_order()
         );
         let rows = self.rows(&sampled, range)?;
-        let pages = rows.iter().map(|row| row[0].int()).collect::<Result<Vec<_>, _>>()?;
+        let mut pages = Vec::with_capacity(rows.len());
+        for row in &rows {
+            // None where there is no such order.
+            pages.extend(row[0].int_or_none()?);
+        }
         Ok(audit_near::runs(&pages, count / 4).map(|runs| audit_near::orders_of(&runs)))
+    }
+
+    fn add_to_users(&self, added: &str, range: &[Value<'_>; 2], count: i64) -> Result<(), LedgerError> {
+        let sql = if count < ADD_MIN { add_to_sums(&sums_of_users(added)) } else { add(added) };
+        self.execute(&sql, range)?;
+        Ok(())
+    }
+
+    fn settle_sums(&self, after: (i64, i64), last: Option<(i64, i64)>) -> Result<(), LedgerError> {
+        let mut params = vec![Value::Int(after.0), Value::Int(after.1)];
+        if let Some(last) = last {
+            params.extend([Value::Int(last.0), Value::Int(last.1)]);
+        }
+        self.execute(&settle(last.is_some()), &params)?;
+        Ok(())
+    }
+
+    fn clear_sums(&self) -> Result<(), LedgerError> {
+        for table in ["audit_sums", "audit_added", "audit_pending"] {
+            self.execute(&format!("DELETE FROM {table}"), &[])?;
+        }
+        Ok(())
     }
 
     fn horizon(&self) -> Result<i64, LedgerError> {
