@@ -17,7 +17,8 @@ pub struct AuditorOptions {
     pub sweep_ms: u64,
     /// The pause between two steps of a round, ms, in which others have the database. 0 to 60,000; default 20.
     pub step_pause_ms: u64,
-    /// The number of transfers of a step. 1,000 to 1,000,000; default 25,000.
+    /// The number of transfers of a step. 1,000 to 1,000,000; default 100,000; at most 10,000
+    /// in a file.
     pub increment_rows: u32,
     /// Balances are compared while at most so many transfers are not read yet. 1,000 to 10,000,000; default 500,000;
     /// at most 50,000 in a file.

@@ -57,6 +57,33 @@ impl Place {
     }
 }
 
+const PROGRAM: &str = "(SELECT id FROM programs WHERE scene = (SELECT id FROM names WHERE name = 'rain'))";
+const ASSET: &str = "(SELECT id FROM names WHERE name = 'cash')";
+
+impl Place {
+    /// Puts orders and their transfers into the tables, as if they had been credited, each to the user of its number from `user` on.
+    fn make(&self, from: u64, to: u64, user: u64) {
+        let numbers = format!("generate_series({from}, {}) n", to - 1);
+        let id = "1000000000 + n";
+        let holder = format!("1000 + n - {from} + {user}");
+        let sql = format!(
+            "INSERT INTO orders (user_id, program, amount, paid_by, created_ms, took_ms, status, reason, order_key, payer) \
+             SELECT {holder}, {PROGRAM}, 3, {id}, 1, 0, 1, 0, 'made/' || n, '' FROM {numbers}; \
+             INSERT INTO transfers (id, kind, asset, debit, debit_holder, credit, credit_holder, amount, prev, time_ms, reference) \
+             SELECT {id}, 0, {ASSET}, 2, {PROGRAM}, 0, {holder}, 3, 0, 1, 'made/' || n FROM {numbers}; \
+             INSERT INTO accounts (kind, asset, holder, balance, last, before) \
+             SELECT 0, {ASSET}, {holder}, 3, {id}, 0 FROM {numbers} \
+             ON CONFLICT (kind, asset, holder) DO UPDATE SET balance = accounts.balance + 3"
+        );
+        self.run(&sql).unwrap();
+    }
+
+    /// The number of rows that a query has.
+    fn count(&self, query: &str) -> u64 {
+        self.run(&format!("CREATE TEMPORARY TABLE counted AS {query}")).unwrap()
+    }
+}
+
 fn budgets(ledger: &mut Ledger) {
     let budget =
         |scene, shards| BudgetSet { activity: "spring", scene, bonus_type: "cash", total: 1_000_000, shards };
@@ -358,6 +385,99 @@ fn transfers_ahead_of_all_transactions_are_refused() {
     assert!(matches!(refused, AuditError::Ahead { transfer: -7, place: 1_000_000_000_000 }), "{refused}");
 }
 
+/// Reads what is final, in ranges of the default size.
+fn read_all(auditor: &mut Auditor) {
+    let started = Instant::now();
+    while patient(|| auditor.increment(5)) != Increment::default() || auditor.progress().unwrap().tail > 0 {
+        assert!(started.elapsed() < Duration::from_secs(120));
+    }
+}
+
+/// The orders of a large range are read where they lie; whatever is wrong with one of them is found all the same.
+#[test]
+#[ignore = "needs real servers: ./dev test runs it"]
+fn each_wrong_order_of_a_large_range_is_found() {
+    let place = Place::new("audit_near");
+    let mut ledger = place.ledger();
+    budgets(&mut ledger);
+    work(&mut ledger, 1, 0);
+    place.make(0, 6_000, 0);
+    // Two that a payer paid, the second of them another one than its order says.
+    place
+        .run(&format!(
+            "INSERT INTO orders (user_id, program, amount, paid_by, created_ms, took_ms, status, reason, order_key, payer) \
+             SELECT 1, {PROGRAM}, 3, 900000000 + n, 1, 0, 1, 0, 'paid/' || n, CASE n WHEN 1 THEN 'bank' ELSE 'mint' END \
+             FROM generate_series(1, 2) n; \
+             INSERT INTO transfers (id, kind, asset, debit, debit_holder, credit, credit_holder, amount, prev, time_ms, reference) \
+             SELECT 900000000 + n, 2, {ASSET}, 2, {PROGRAM}, -3, (SELECT id FROM names WHERE name = 'bank'), 3, 0, 1, 'paid/' || n \
+             FROM generate_series(1, 2) n"
+        ))
+        .unwrap();
+    for (change, trade_no) in [
+        ("amount = 4", 11),
+        ("user_id = user_id + 1", 1_012),
+        ("status = 2", 2_013),
+        ("paid_by = 7", 3_014),
+        ("program = program + 1", 4_015),
+    ] {
+        let sql = format!("UPDATE orders SET {change} WHERE order_key = 'made/{trade_no}'");
+        assert_eq!(place.run(&sql).unwrap(), 1);
+    }
+    assert_eq!(place.run("DELETE FROM orders WHERE order_key = 'made/5016'").unwrap(), 1);
+    let mut auditor = place.auditor().with_limits(AuditLimits::default());
+    read_all(&mut auditor);
+    let open = auditor.progress().unwrap().open;
+    let expected = [("double_credit", 1), ("transfer_mismatch", 3), ("transfer_without_order", 3)];
+    assert_eq!(open, expected.map(|(kind, count)| (kind.to_owned(), count)).into());
+}
+
+/// What large ranges add to users' accounts comes into their sums page by page, whatever is added while the sweep is on its way, and at
+/// each moment the sums are those of the journal.
+#[test]
+#[ignore = "needs real servers: ./dev test runs it"]
+fn what_large_ranges_add_comes_into_the_sums_by_the_sweep() {
+    const LEFT: &str = "SELECT holder, sum(amount) FROM (
+            SELECT credit_holder AS holder, amount FROM transfers WHERE credit = 0 AND kind IN (0, 2, 4)
+            UNION ALL SELECT debit_holder, -amount FROM transfers WHERE debit = 0 AND kind IN (0, 2, 4)
+            UNION ALL SELECT holder, -amount FROM audit_sums WHERE kind = 0
+            UNION ALL SELECT e.holder, -e.amount FROM audit_added, unnest(holders, amounts) AS e(holder, amount)
+        ) AS sides GROUP BY holder HAVING sum(amount) <> 0";
+    let place = Place::new("audit_added");
+    let mut ledger = place.ledger();
+    budgets(&mut ledger);
+    for nth in 0..3 {
+        work(&mut ledger, 1, nth);
+    }
+    place.make(0, 6_000, 0);
+    let limits = AuditLimits { account_rows: 700, ..AuditLimits::default() };
+    let mut auditor = place.auditor().with_limits(limits);
+    read_all(&mut auditor);
+    assert!(place.count("SELECT 1 FROM audit_added") > 20);
+    let mut pages = 0;
+    // Ranges come while the sweep is between two pages, and each lies on both sides of it.
+    for (from, user) in [(6_000, 0), (12_000, 3_000), (18_000, 1_500), (24_000, 0)] {
+        for _ in 0..3 {
+            assert!(matches!(patient(|| auditor.sweep(5)), Compared::Done { differences: 0, .. }));
+            assert_eq!(place.count(LEFT), 0);
+            pages += 1;
+        }
+        place.make(from, from + 6_000, user);
+        assert!(matches!(patient(|| auditor.sweep(5)), Compared::Done { differences: 0, .. }));
+        read_all(&mut auditor);
+        assert_eq!(place.count(LEFT), 0);
+    }
+    assert!(pages == 12 && place.count("SELECT 1 FROM audit_added") > 0);
+    let progress = audit(&mut auditor);
+    assert!(progress.open.keys().all(|kind| kind == "wrong_used"), "{progress:?}");
+    audit(&mut auditor);
+    assert_eq!((place.count("SELECT 1 FROM audit_added"), place.count(LEFT)), (0, 0));
+    assert_eq!(
+        place.run("UPDATE accounts SET balance = balance + 1 WHERE kind = 0 AND holder = 4000").unwrap(),
+        1
+    );
+    assert_eq!(audit(&mut auditor).open.get("wrong_balance"), Some(&1));
+}
+
 /// Says how long an increment takes: transfers each of a user and an order of its own, which is the worst case. A test has few
 /// of them; `WINDFALL_AUDIT_ROWS=5000000` measures.
 #[test]
@@ -368,20 +488,8 @@ fn increments_and_sweeps_read_each_row_once() {
     let mut ledger = place.ledger();
     budgets(&mut ledger);
     ledger.apply(&[order("first", 1)]).unwrap();
-    let columns = "(SELECT id FROM programs WHERE scene = (SELECT id FROM names WHERE name = 'rain'))";
     for from in (0..rows).step_by(100_000) {
-        let to = rows.min(from + 100_000) - 1;
-        place
-            .run(&format!(
-                "INSERT INTO orders (user_id, program, amount, paid_by, created_ms, took_ms, status, reason, order_key, payer) \
-                 SELECT 1000 + n, {columns}, 3, 1000000000 + n, 1, 0, 1, 0, 'made/' || n, '' FROM generate_series({from}, {to}) n; \
-                 INSERT INTO transfers (id, kind, asset, debit, debit_holder, credit, credit_holder, amount, prev, time_ms, reference) \
-                 SELECT 1000000000 + n, 0, (SELECT id FROM names WHERE name = 'cash'), 2, {columns}, 0, 1000 + n, 3, 0, 1, 'made/' || n \
-                 FROM generate_series({from}, {to}) n; \
-                 INSERT INTO accounts (kind, asset, holder, balance, last, before) \
-                 SELECT 0, (SELECT id FROM names WHERE name = 'cash'), 1000 + n, 3, 1000000000 + n, 0 FROM generate_series({from}, {to}) n"
-            ))
-            .unwrap();
+        place.make(from, rows.min(from + 100_000), 0);
     }
     place.run("ANALYZE orders; ANALYZE transfers; ANALYZE accounts").unwrap();
     let mut auditor = place.auditor().with_limits(AuditLimits::default());

@@ -3,6 +3,7 @@
 use super::AuditError;
 use crate::error::{LedgerError, OpenError};
 use crate::guard::Guard;
+use crate::journal::USER;
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -65,6 +66,36 @@ pub(crate) trait AuditDb: Debug + Send {
     /// Returns how many rows were changed.
     fn execute(&self, sql: &str, params: &[Value<'_>]) -> Result<u64, LedgerError>;
 
+    /// The same for a statement whose joins have many rows on both sides, whatever the database expects of them.
+    fn rows_hashed(&self, sql: &str, params: &[Value<'_>]) -> Result<Vec<Row>, LedgerError> {
+        self.rows(sql, params)
+    }
+
+    /// A query of orders that lie where those lie that were paid from the place `$1` up to `$2`, `count` of them: nearly all of
+    /// these, and maybe others. None where to look at each by its key costs no more.
+    fn orders_near(&self, _range: &[Value<'_>; 2], _count: i64) -> Result<Option<String>, LedgerError> {
+        Ok(None)
+    }
+
+    /// Adds amounts to the sums of users' accounts: what `added` selects from the place `$1` up to `$2`, of a range of `count` transfers.
+    fn add_to_users(&self, added: &str, range: &[Value<'_>; 2], _count: i64) -> Result<(), LedgerError> {
+        self.execute(&add_to_sums(&sums_of_users(added)), range)?;
+        Ok(())
+    }
+
+    /// Brings all that was added to the sums of users' accounts behind the first key, up to the second one or without end, into
+    /// `audit_sums`. A key is an asset and a holder.
+    fn settle_sums(&self, _after: (i64, i64), _last: Option<(i64, i64)>) -> Result<(), LedgerError> {
+        Ok(())
+    }
+
+    /// Forgets all sums.
+    fn clear_sums(&self) -> Result<(), LedgerError> {
+        self.execute("DELETE FROM audit_sums", &[])?;
+        self.execute("DELETE FROM audit_pending", &[])?;
+        Ok(())
+    }
+
     /// The first place at which something may still come.
     fn horizon(&self) -> Result<i64, LedgerError>;
 
@@ -81,6 +112,22 @@ pub(crate) trait AuditDb: Debug + Send {
 
     /// Compares the ledger with its marks now.
     fn look(&mut self) -> Result<(), LedgerError>;
+}
+
+/// The sums of what was added to users' accounts, for [`add_to_sums`].
+pub(crate) fn sums_of_users(added: &str) -> String {
+    format!(
+        "SELECT {USER}, asset, holder, CAST(sum(amount) AS bigint) FROM ({added}) AS added
+        GROUP BY asset, holder HAVING sum(amount) <> 0 ORDER BY asset, holder"
+    )
+}
+
+/// Adds rows to `audit_sums`.
+pub(crate) fn add_to_sums(rows: &str) -> String {
+    format!(
+        "INSERT INTO audit_sums (kind, asset, holder, amount) {rows}
+        ON CONFLICT (kind, asset, holder) DO UPDATE SET amount = audit_sums.amount + excluded.amount"
+    )
 }
 
 /// The one row of a statement.

@@ -1,6 +1,6 @@
 //! An increment: a closed range of the journal is added to the sums, and its transfers are compared with their orders.
 
-use super::db::{AuditDb, Value, one};
+use super::db::{AuditDb, Value, add_to_sums, one};
 use super::differences::{DifferenceKind, Found, note};
 use super::{AuditError, AuditLimits, Increment};
 use crate::error::LedgerError;
@@ -60,15 +60,72 @@ fn range(place: &str) -> String {
     )
 }
 
-fn add_to_sums(place: &str) -> String {
+/// What a payment is whose order says so.
+const RIGHT: i64 = 3;
+
+/// The condition of a transfer `t` that paid an order. What acts of operators move is no payment of an order.
+pub(crate) fn pays_order() -> String {
     format!(
-        "{} INSERT INTO audit_sums (kind, asset, holder, amount)
-        SELECT kind, asset, holder, CAST(sum(amount) AS bigint) FROM ({}) AS sides
-        GROUP BY kind, asset, holder HAVING sum(amount) <> 0 ORDER BY kind, asset, holder
-        ON CONFLICT (kind, asset, holder) DO UPDATE SET amount = audit_sums.amount + excluded.amount",
-        range(place),
+        "t.debit = {BUDGET} AND t.credit <> {FUNDING} AND t.kind IN ({DIRECT}, {POST}) AND t.reference NOT LIKE '{ACT}%'"
+    )
+}
+
+/// What a range has, so that nobody looks for what it has not.
+#[derive(Debug, Clone, Copy)]
+struct Contents {
+    rows: i64,
+    payments: i64,
+    pending: i64,
+    movements: i64,
+    acted: i64,
+}
+
+impl Contents {
+    fn read(db: &dyn AuditDb, params: &[Value<'_>; 2]) -> Result<Self, LedgerError> {
+        let place = db.place();
+        let sql = format!(
+            "SELECT count(*), count(*) FILTER (WHERE {}), count(*) FILTER (WHERE t.kind IN ({PENDING}, {POST}, {VOID})),
+                count(*) FILTER (WHERE t.debit = {CLEARING} OR t.credit = {CLEARING}), count(*) FILTER (WHERE {})
+            FROM transfers t WHERE {place} >= $1 AND {place} < $2",
+            pays_order(),
+            moved_by_acts()
+        );
+        let row = one(db, &sql, params)?;
+        Ok(Self {
+            rows: row[0].int()?,
+            payments: row[1].int()?,
+            pending: row[2].int()?,
+            movements: row[3].int()?,
+            acted: row[4].int()?,
+        })
+    }
+}
+
+/// What the transfers of the range add to the sums of all that is no user's account. There are few of them, so the range is read
+/// once, as the few sums of transfers that are alike.
+fn added_to_others(place: &str) -> String {
+    let holder = |side: &str| format!("CASE WHEN {side} = {USER} THEN 0 ELSE {side}_holder END");
+    format!(
+        "WITH moved AS MATERIALIZED (
+            SELECT kind, asset, debit, {} AS debit_holder, credit, {} AS credit_holder, CAST(sum(amount) AS bigint) AS amount
+            FROM transfers WHERE {place} >= $1 AND {place} < $2 GROUP BY 1, 2, 3, 4, 5, 6
+        ) SELECT kind, asset, holder, CAST(sum(amount) AS bigint) AS amount FROM ({}) AS sides WHERE kind <> {USER}
+        GROUP BY kind, asset, holder HAVING sum(amount) <> 0 ORDER BY kind, asset, holder",
+        holder("debit"),
+        holder("credit"),
         sides("moved")
     )
+}
+
+/// What each transfer of the range adds to users' accounts.
+fn added_to_users(place: &str) -> String {
+    let of = |side: &str, sign: &str| {
+        format!(
+            "SELECT asset, {side}_holder AS holder, {sign}amount AS amount FROM transfers
+            WHERE {place} >= $1 AND {place} < $2 AND {side} = {USER} AND kind IN ({DIRECT}, {POST}, {REVERSAL})"
+        )
+    };
+    format!("{} UNION ALL {}", of("credit", ""), of("debit", "-"))
 }
 
 fn add_to_pending(place: &str) -> String {
@@ -82,21 +139,35 @@ fn add_to_pending(place: &str) -> String {
     )
 }
 
-/// Transfers that paid an order which does not say so. An order is found by its key and its budget key. What acts of operators
-/// move is no payment of an order.
-fn wrong_payments(place: &str) -> String {
+/// Transfers that paid an order which does not say so. An order is found by its key and its budget key.
+///
+/// Each order is looked at by its key, except those that `near` selects, which are right. The look is an expression and no join, so
+/// that no database comes to read all orders for it.
+fn wrong_payments(place: &str, near: Option<&str>) -> String {
+    let payer = "coalesce((SELECT p.name FROM names p WHERE p.id = t.credit_holder), '')";
+    let unlike = format!(
+        "t.amount <> o.amount OR (t.credit = {USER} AND t.credit_holder <> o.user_id)
+            OR (t.credit <= {SETTLEMENT} AND o.payer <> {payer})"
+    );
+    let but_near = near.map_or_else(String::new, |near| {
+        format!(
+            "AND NOT EXISTS (SELECT 1 FROM ({near}) AS o WHERE o.paid_by = t.id AND o.order_key = t.reference
+                AND o.program = t.debit_holder AND o.status = 1 AND NOT ({unlike}))"
+        )
+    });
     format!(
-        "{} SELECT t.id, t.reference, t.amount, n.name,
-            CASE WHEN o.order_key IS NULL OR o.status <> 1 THEN 0 WHEN o.paid_by <> t.id THEN 1 ELSE 2 END
-        FROM moved t LEFT JOIN orders o ON o.order_key = t.reference AND o.program = t.debit_holder
-        LEFT JOIN names n ON n.id = t.asset
-        LEFT JOIN names p ON t.credit <= {SETTLEMENT} AND p.id = t.credit_holder
-        WHERE t.debit = {BUDGET} AND t.credit <> {FUNDING} AND t.kind IN ({DIRECT}, {POST})
-            AND t.reference NOT LIKE '{ACT}%' AND (o.order_key IS NULL OR o.status <> 1 OR o.paid_by <> t.id OR t.amount <> o.amount
-                OR (t.credit = {USER} AND t.credit_holder <> o.user_id)
-                OR (t.credit <= {SETTLEMENT} AND coalesce(p.name, '') <> o.payer))
-        ORDER BY t.id LIMIT {}",
-        range(place),
+        "WITH suspect AS MATERIALIZED (
+            SELECT id, asset, debit_holder, credit, credit_holder, amount, reference FROM transfers t
+            WHERE {place} >= $1 AND {place} < $2 AND {} {but_near}
+        ), judged AS (
+            SELECT t.id, t.asset, t.amount, t.reference, coalesce((
+                SELECT CASE WHEN o.status <> 1 THEN 0 WHEN o.paid_by <> t.id THEN 1 WHEN {unlike} THEN 2 ELSE {RIGHT} END
+                FROM orders o WHERE o.order_key = t.reference AND o.program = t.debit_holder
+            ), 0) AS verdict FROM suspect t
+        )
+        SELECT j.id, j.reference, j.amount, n.name, j.verdict FROM judged j LEFT JOIN names n ON n.id = j.asset
+        WHERE j.verdict <> {RIGHT} ORDER BY j.id LIMIT {}",
+        pays_order(),
         FOUND_MAX + 1
     )
 }
@@ -187,8 +258,7 @@ pub(super) fn run(db: &dyn AuditDb, limits: AuditLimits, now_ms: i64) -> Result<
     if known != 0 && cluster != 0 && known != cluster {
         // Its transactions may be numbered anew. Everything is read again.
         tracing::warn!(known, cluster, "the ledger is on another database cluster; the auditor begins anew");
-        db.execute("DELETE FROM audit_sums", &[])?;
-        db.execute("DELETE FROM audit_pending", &[])?;
+        db.clear_sums()?;
         db.execute("DELETE FROM audit_times", &[])?;
         at = -9_000_000_000_000_000_000;
     }
@@ -200,18 +270,16 @@ pub(super) fn run(db: &dyn AuditDb, limits: AuditLimits, now_ms: i64) -> Result<
     // Not told by the number of rows: a transaction is never divided, so a range may have fewer of them than its limit.
     let mut done = Increment { has_more: to > at && to < horizon, ..Increment::default() };
     if to > at {
+        let contents = Contents::read(db, &params)?;
+        done.transfers = u64::try_from(contents.rows).unwrap_or(0);
         let place = db.place();
-        let count = format!("SELECT count(*) FROM transfers WHERE {place} >= $1 AND {place} < $2");
-        let rows = one(db, &count, &params)?[0].int()?;
-        done.transfers = u64::try_from(rows).unwrap_or(0);
-        db.execute(&add_to_sums(place), &params)?;
-        db.execute(&add_to_pending(place), &params)?;
-        db.execute("DELETE FROM audit_pending WHERE amount = 0", &[])?;
-        let has_acts = db.has_acts()?;
-        if has_acts {
-            db.execute(&add_to_acts(place), &params)?;
+        db.execute(&add_to_sums(&added_to_others(place)), &params)?;
+        db.add_to_users(&added_to_users(place), &params, contents.rows)?;
+        if contents.pending > 0 {
+            db.execute(&add_to_pending(place), &params)?;
+            db.execute("DELETE FROM audit_pending WHERE amount = 0", &[])?;
         }
-        let found = find(db, &params, has_acts)?;
+        let found = find(db, &params, contents)?;
         done.differences = note(db, &found, now_ms)?;
     }
     let read = transfers.saturating_add(i64::try_from(done.transfers).unwrap_or(i64::MAX));
@@ -222,11 +290,39 @@ pub(super) fn run(db: &dyn AuditDb, limits: AuditLimits, now_ms: i64) -> Result<
     Ok(done)
 }
 
-fn find(db: &dyn AuditDb, params: &[Value<'_>; 2], has_acts: bool) -> Result<Vec<Found>, LedgerError> {
-    let place = db.place();
+/// Compares the transfers of the range with what they belong to.
+fn find(db: &dyn AuditDb, params: &[Value<'_>; 2], contents: Contents) -> Result<Vec<Found>, LedgerError> {
     let mut found = Vec::new();
-    let payments = db.rows(&wrong_payments(place), params)?;
-    for row in &payments {
+    let mut is_more = false;
+    if contents.payments > 0 {
+        is_more |= payments(db, params, contents.payments, &mut found)?;
+    }
+    if contents.movements > 0 {
+        is_more |= movements(db, params, &mut found)?;
+    }
+    if contents.acted > 0 {
+        is_more |= acted_without(db, params, &mut found)?;
+    }
+    if is_more {
+        let [Value::Int(from), Value::Int(to)] = params else { return Ok(found) };
+        let subject = format!("transfers from place {from} up to {to}");
+        let detail = "more of them are wrong than are listed; mend these first".to_owned();
+        found.push(Found::new(DifferenceKind::MoreThanListed, subject, detail));
+    }
+    Ok(found)
+}
+
+/// Returns whether more are wrong than are listed, as the next two do.
+fn payments(
+    db: &dyn AuditDb,
+    params: &[Value<'_>; 2],
+    count: i64,
+    found: &mut Vec<Found>,
+) -> Result<bool, LedgerError> {
+    let near = db.orders_near(params, count)?;
+    let sql = wrong_payments(db.place(), near.as_deref());
+    let rows = if near.is_some() { db.rows_hashed(&sql, params)? } else { db.rows(&sql, params)? };
+    for row in &rows {
         let (id, amount) = (row[0].int()?, row[2].int()?);
         let (order, bonus_type) = (number_of(row[1].text()), row[3].text());
         let (kind, what) = match row[4].int()? {
@@ -240,15 +336,33 @@ fn find(db: &dyn AuditDb, params: &[Value<'_>; 2], has_acts: bool) -> Result<Vec
         let detail = format!("{amount} {bonus_type} for order {order}: {what}");
         found.push(Found::new(kind, format!("transfer {id}"), detail));
     }
-    let moves = db.rows(&moves_without_withdrawal(place), params)?;
-    for row in &moves {
+    Ok(rows.len() > FOUND_MAX)
+}
+
+fn movements(db: &dyn AuditDb, params: &[Value<'_>; 2], found: &mut Vec<Found>) -> Result<bool, LedgerError> {
+    let rows = db.rows(&moves_without_withdrawal(db.place()), params)?;
+    for row in &rows {
         let detail =
             format!("{} for withdrawal {}, which does not exist", row[2].int()?, number_of(row[1].text()));
         let subject = format!("transfer {}", row[0].int()?);
         found.push(Found::new(DifferenceKind::MovementWithoutWithdrawal, subject, detail));
     }
-    let acted = db.rows(&without_act(place, has_acts), params)?;
-    for row in &acted {
+    Ok(rows.len() > FOUND_MAX)
+}
+
+/// Adds what acts moved to their sums, and finds what no act stands for.
+fn acted_without(
+    db: &dyn AuditDb,
+    params: &[Value<'_>; 2],
+    found: &mut Vec<Found>,
+) -> Result<bool, LedgerError> {
+    let place = db.place();
+    let has_acts = db.has_acts()?;
+    if has_acts {
+        db.execute(&add_to_acts(place), params)?;
+    }
+    let rows = db.rows(&without_act(place, has_acts), params)?;
+    for row in &rows {
         let (id, amount, reference, bonus_type) =
             (row[0].int()?, row[2].int()?, row[1].text(), row[3].text());
         let detail = format!(
@@ -257,11 +371,5 @@ fn find(db: &dyn AuditDb, params: &[Value<'_>; 2], has_acts: bool) -> Result<Vec
         );
         found.push(Found::new(DifferenceKind::TransferWithoutAct, format!("transfer {id}"), detail));
     }
-    if [&payments, &moves, &acted].iter().any(|rows| rows.len() > FOUND_MAX) {
-        let [Value::Int(from), Value::Int(to)] = params else { return Ok(found) };
-        let subject = format!("transfers from place {from} up to {to}");
-        let detail = "more of them are wrong than are listed; mend these first".to_owned();
-        found.push(Found::new(DifferenceKind::MoreThanListed, subject, detail));
-    }
-    Ok(found)
+    Ok(rows.len() > FOUND_MAX)
 }

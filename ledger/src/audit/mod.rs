@@ -8,7 +8,9 @@
 //! - **The position**: all transfers at places below it are in the sums. A place is what the chain of seals counts by
 //!   ([`crate::Sealer`]): a transfer's number in a file, its transaction's number in PostgreSQL.
 //! - **The sums**, by account: what was moved to it less what was moved from it; by budget key: what it gave (`used`), what is
-//!   pending of it, and what funded it; and what is pending by order, for orders of which something is.
+//!   pending of it, and what funded it; and what is pending by order, for orders of which something is. What a large range adds to
+//!   users' accounts is kept as lists at first (`audit_added`), and the sweep brings it into `audit_sums`, page after page: the sum of an
+//!   account is that of both, and one transaction moves an amount from one to the other.
 //! - **Differences**, as rows that nobody deletes, and how far the sweeps have come.
 //!
 //! They are tables of the ledger's own database (`audit_…`), made where they are missing: a restored or stale database has the
@@ -25,6 +27,11 @@
 //! the order is seen whenever the transfer is. A credited order never changes, and it names one transfer; so what was right once
 //! stays right, and no two transfers are right for one order.
 //!
+//! Where the database says where rows lie, the orders of a large range are read together, from the pages around some of them. An
+//! order that was read there, and says in each column what the transfer says, is the same row that its key would lead to; each
+//! transfer without such a one is compared with the order of its key. So which pages are read decides what it costs, and not what is
+//! found.
+//!
 //! ## Comparisons ([`Auditor::compare`], [`Auditor::sweep`])
 //! Balances move while one looks. But whatever moves a balance writes its transfer in the same transaction, and a statement
 //! sees one moment. So in each moment, for each account,
@@ -38,8 +45,8 @@
 //! The same holds for budgets, for reserved orders against what is pending, and for withdrawals and orders against their transfers.
 //!
 //! What is small (the accounts of payers and payouts, budgets, reserved orders) is compared as a whole each time. Users'
-//! accounts, orders and withdrawals are swept in pages, by key, again and again; the place of the sweep is stored. A key that is
-//! new in front of it is compared by the next sweep. So a difference that stays is found: by the increment that reads its transfer,
+//! accounts, orders and withdrawals are swept in pages, by key, again and again; the place of the sweep is stored. Before a page of
+//! accounts is compared, the same transaction brings all that was added to them into `audit_sums`. A key that is new in front of it is compared by the next sweep. So a difference that stays is found: by the increment that reads its transfer,
 //! or by the next sweep over its key (none is missed for good).
 //!
 //! While the tail is long (the first time over an old ledger, or while a transaction stays open for hours), a comparison would
@@ -63,7 +70,11 @@ mod sweep;
 mod tables;
 
 pub(crate) use db::{AuditDb, Cell, Value};
+#[cfg(feature = "postgres")]
+pub(crate) use db::{add_to_sums, sums_of_users};
 pub use differences::{Difference, DifferenceKind, DifferenceState};
+#[cfg(feature = "postgres")]
+pub(crate) use increment::pays_order;
 pub use progress::AuditProgress;
 pub use statements::{
     BadPayerStatement, NewPayerStatement, PayerLine, PayerStatement, PayerStatementError,
@@ -110,7 +121,7 @@ pub enum AuditError {
 /// The limits of an auditor's steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AuditLimits {
-    /// The number of transfers of an increment, about: a transaction is never divided. 1 to 1,000,000; default 25,000.
+    /// The number of transfers of an increment, about: a transaction is never divided. 1 to 1,000,000; default 100,000.
     pub increment_rows: u32,
     /// The longest tail with which balances are compared. 1 to 10,000,000; default 500,000.
     pub tail_rows_max: u32,
@@ -122,7 +133,7 @@ pub struct AuditLimits {
 
 impl Default for AuditLimits {
     fn default() -> Self {
-        Self { increment_rows: 25_000, tail_rows_max: 500_000, account_rows: 50_000, order_rows: 20_000 }
+        Self { increment_rows: 100_000, tail_rows_max: 500_000, account_rows: 50_000, order_rows: 20_000 }
     }
 }
 

@@ -113,6 +113,7 @@ fn accounts(
     if let Some(last) = &last {
         params.extend([Value::Int(last.first), Value::Int(last.second)]);
     }
+    db.settle_sums((after.first, after.second), last.as_ref().map(|last| (last.first, last.second)))?;
     let upper = if last.is_some() { "AND (asset, holder) <= ($3, $4)" } else { "" };
     let page = format!("kind = {USER} AND (asset, holder) > ($1, $2) {upper}");
     let sql = format!(

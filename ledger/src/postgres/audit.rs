@@ -1,13 +1,15 @@
 //! An auditor's connection to a ledger in PostgreSQL ([`crate::audit`]). A transfer's place is the number of its transaction.
 
 use super::acts;
+use super::audit_added::{ADD_MIN, add, settle};
+use super::audit_near::{self, PAYMENTS_MIN, SAMPLED};
 use super::budget_keys::cell;
 use super::link::{Address, Link, Purpose};
 use super::options::PostgresOptions;
 use super::position;
 use super::session::Session;
 use super::shape::spell_check;
-use crate::audit::{AuditDb, AuditError, Cell, TABLE_SETS, Value};
+use crate::audit::{AuditDb, AuditError, Cell, TABLE_SETS, Value, add_to_sums, pays_order, sums_of_users};
 use crate::error::{LedgerError, OpenError};
 use crate::guard::Guard;
 use std::cell::RefMut;
@@ -23,6 +25,10 @@ const HORIZON: &str = "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::big
 const AHEAD: &str = "SELECT id, tx FROM transfers \
     WHERE tx >= (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint) ORDER BY tx, id LIMIT 1";
 const SYSTEM: &str = "SELECT system_identifier FROM pg_control_system()";
+/// A step's rows are sorted and hashed in memory, up to this.
+const WORK_MEM: &str = "64MB";
+/// Whether pages of a table can be read by their numbers.
+const READS_PAGES: &str = "SELECT current_setting('server_version_num')::int >= 140000";
 const MAY_MAKE: &str = "SELECT coalesce(has_schema_privilege(current_schema(), 'CREATE'), false)";
 
 /// A connection that audits.
@@ -35,11 +41,13 @@ pub(crate) struct PgAudit {
     open: Option<u64>,
     /// The identifier of the database cluster of that connection, 0 where its server does not tell it.
     cluster: i64,
+    /// Whether that server can read pages of a table by their numbers.
+    reads_pages: bool,
 }
 
 pub(crate) fn open(url: &str, options: &PostgresOptions) -> Result<PgAudit, OpenError> {
     let link = Link::connect(Address::new(url, options)?, Purpose::Seal)?;
-    Ok(PgAudit { link, ready: 0, open: None, cluster: 0 })
+    Ok(PgAudit { link, ready: 0, open: None, cluster: 0, reads_pages: false })
 }
 
 fn lost() -> LedgerError {
@@ -68,7 +76,10 @@ impl PgAudit {
     fn settle_in(&self, session: &Session) -> Result<(), AuditError> {
         session.need_journal()?;
         let options = &self.link.address.options;
-        session.batch(&format!("SET statement_timeout = {}", options.read_timeout_ms))?;
+        session.batch(&format!(
+            "SET statement_timeout = {}; SET work_mem = '{WORK_MEM}'",
+            options.read_timeout_ms
+        ))?;
         session.set_timeout(options.read_timeout());
         for set in TABLE_SETS {
             let names = set.names.iter().map(|name| format!("to_regclass('{name}') IS NOT NULL"));
@@ -100,7 +111,7 @@ impl AuditDb for PgAudit {
     }
 
     fn ready(&mut self) -> Result<(), AuditError> {
-        let (number, cluster) = {
+        let (number, cluster, reads_pages) = {
             let session = self.link.session()?;
             if session.number() == self.ready {
                 return Ok(());
@@ -111,9 +122,9 @@ impl AuditDb for PgAudit {
                 Err(error) if position::hides_log(&error) => 0,
                 other => other?,
             };
-            (session.number(), cluster)
+            (session.number(), cluster, first(&session, READS_PAGES)?)
         };
-        (self.ready, self.cluster) = (number, cluster);
+        (self.ready, self.cluster, self.reads_pages) = (number, cluster, reads_pages);
         Ok(())
     }
 
@@ -165,6 +176,55 @@ impl AuditDb for PgAudit {
         let params: Vec<&(dyn ToSql + Sync)> = params.iter().map(param).collect();
         let session = self.session()?;
         session.execute_with(&spell_check(session.shape(), sql), &params)
+    }
+
+    fn rows_hashed(&self, sql: &str, params: &[Value<'_>]) -> Result<Vec<Vec<Cell>>, LedgerError> {
+        // Where the statistics are old, the planner may take many rows for one, and read all of the other side for each.
+        self.session()?.batch("SET LOCAL enable_nestloop = off; SET LOCAL enable_mergejoin = off")?;
+        let rows = self.rows(sql, params)?;
+        self.session()?.batch("SET LOCAL enable_nestloop = on; SET LOCAL enable_mergejoin = on")?;
+        Ok(rows)
+    }
+
+    fn orders_near(&self, range: &[Value<'_>; 2], count: i64) -> Result<Option<String>, LedgerError> {
+        if !self.reads_pages || count < PAYMENTS_MIN {
+            return Ok(None);
+        }
+        // The look is an expression, so that it is never a join with all orders.
+        let sampled = format!(
+            "SELECT DISTINCT (((SELECT o.ctid FROM orders o WHERE o.order_key = t.reference)::text::point)[0])::bigint AS page \
+             FROM transfers t WHERE tx >= $1 AND tx < $2 AND hashint8(id) % {SAMPLED} = 0 AND {} ORDER BY page",
+            pays_order()
+        );
+        let rows = self.rows(&sampled, range)?;
+        let mut pages = Vec::with_capacity(rows.len());
+        for row in &rows {
+            // None where there is no such order.
+            pages.extend(row[0].int_or_none()?);
+        }
+        Ok(audit_near::runs(&pages, count / 4).map(|runs| audit_near::orders_of(&runs)))
+    }
+
+    fn add_to_users(&self, added: &str, range: &[Value<'_>; 2], count: i64) -> Result<(), LedgerError> {
+        let sql = if count < ADD_MIN { add_to_sums(&sums_of_users(added)) } else { add(added) };
+        self.execute(&sql, range)?;
+        Ok(())
+    }
+
+    fn settle_sums(&self, after: (i64, i64), last: Option<(i64, i64)>) -> Result<(), LedgerError> {
+        let mut params = vec![Value::Int(after.0), Value::Int(after.1)];
+        if let Some(last) = last {
+            params.extend([Value::Int(last.0), Value::Int(last.1)]);
+        }
+        self.execute(&settle(last.is_some()), &params)?;
+        Ok(())
+    }
+
+    fn clear_sums(&self) -> Result<(), LedgerError> {
+        for table in ["audit_sums", "audit_added", "audit_pending"] {
+            self.execute(&format!("DELETE FROM {table}"), &[])?;
+        }
+        Ok(())
     }
 
     fn horizon(&self) -> Result<i64, LedgerError> {

@@ -26,11 +26,8 @@ pub(crate) const KAFKA: JarSet = JarSet {
 };
 
 /// Kafka's command-line tools, which lie in no broker's class path.
-pub(crate) const KAFKA_TOOLS: JarSet = JarSet {
-    name: "kafka-tools",
-    size: "43 MB",
-    artifacts: &[("org.apache.kafka", "kafka-tools", "4.3.1")],
-};
+pub(crate) const KAFKA_TOOLS: JarSet =
+    JarSet { name: "kafka-tools", size: "43 MB", artifacts: &[("org.apache.kafka", "kafka-tools", "4.3.1")] };
 
 /// RocketMQ's name server, broker and proxy.
 pub(crate) const ROCKETMQ: JarSet = JarSet {

@@ -69,10 +69,8 @@ impl Role {
             username: format!("windfall-{name}"),
             password: Secret(PASSWORD.into()),
         };
-        let options = KafkaOptions {
-            sasl: Some(sasl),
-            ..options(server.address("sasl").unwrap(), String::new())
-        };
+        let options =
+            KafkaOptions { sasl: Some(sasl), ..options(server.address("sasl").unwrap(), String::new()) };
         Self { name, broker: KafkaBroker::open(&options).unwrap() }
     }
 
@@ -119,7 +117,11 @@ impl Role {
                 Err(other) => panic!("{other}"),
             }
         }
-        assert!(said.iter().any(|what| what.contains("uthoriz")), "{}, {topic}, {group}: {said:?}", self.name);
+        assert!(
+            said.iter().any(|what| what.contains("uthoriz")),
+            "{}, {topic}, {group}: {said:?}",
+            self.name
+        );
     }
 }
 
