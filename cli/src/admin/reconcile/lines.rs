@@ -182,7 +182,7 @@ mod tests {
             (b"key,type,amount\na,cash,9223372036854775808\n", "its amount"),
             (b"key,type,amount\n,cash,1\n", "line 2 of the statement: the key must have"),
             (b"key,type,amount,status\na,cash,1,\n", "its status is \"\""),
-            (b"key,type,amount\na\xff,cash,1\n", "line: 2"),
+            (b"key,type,amount\na\xff,cash,1\n", "(line 2, field: 0"),
             (long.as_bytes(), "the key must have 1 to 512 bytes"),
         ];
         for (text, what) in cases {

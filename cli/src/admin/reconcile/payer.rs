@@ -132,25 +132,34 @@ impl Progress {
     }
 }
 
+/// Why the file was not read to its end the second time.
+#[derive(Debug, thiserror::Error)]
+enum Unread {
+    #[error(transparent)]
+    Bad(#[from] BadStatement),
+    /// The upload has failed, and says why.
+    #[error("the upload was broken off")]
+    NobodyWaits,
+}
+
 /// Sends the lines. The file was read before: a line that is wrong now was changed meanwhile.
 async fn upload(client: &AuditsClient, statement: i64, source: File, progress: &mut Progress) -> Result<()> {
     // The reader blocks, and hands batches over as fast as they are sent.
     let (batches, mut ready) = tokio::sync::mpsc::channel::<Vec<PayerLine>>(2);
     let reading = tokio::task::spawn_blocking(move || {
         let mut batch = Vec::with_capacity(BATCH);
-        // An end of the other side is told there.
-        let hand_over = |batch: Vec<PayerLine>| drop(batches.blocking_send(batch));
         lines::read(BufReader::new(source), |line| {
             batch.push(line);
             if batch.len() == BATCH {
-                hand_over(std::mem::replace(&mut batch, Vec::with_capacity(BATCH)));
+                let full = std::mem::replace(&mut batch, Vec::with_capacity(BATCH));
+                batches.blocking_send(full).map_err(|_| Unread::NobodyWaits)?;
             }
-            Ok::<_, BadStatement>(())
+            Ok::<_, Unread>(())
         })?;
         if !batch.is_empty() {
-            hand_over(batch);
+            batches.blocking_send(batch).map_err(|_| Unread::NobodyWaits)?;
         }
-        Ok::<_, BadStatement>(())
+        Ok::<_, Unread>(())
     });
     let mut next = 1;
     while let Some(lines) = ready.recv().await {

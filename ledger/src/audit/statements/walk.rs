@@ -128,10 +128,10 @@ fn paid(db: &dyn AuditDb) -> Result<String, LedgerError> {
 }
 
 /// The payments of the table above that no statement of the payer lists which speaks of them: this one, $6, those that were
-/// compared and begin before $7, and end behind $8.
+/// compared and begin before $7, and end behind $8. The plus makes SQLite look a line up by its key.
 const LACKING: &str = ", lacking AS (
     SELECT * FROM paid p WHERE is_taken_back = 0 AND NOT EXISTS (
-        SELECT 1 FROM audit_statement_lines l JOIN audit_statements s ON s.id = l.statement
+        SELECT 1 FROM audit_statement_lines l JOIN audit_statements s ON s.id = +l.statement
         WHERE l.ledger_key = p.ledger_key AND l.what = p.what AND (p.what = 0 OR l.key = p.given)
             AND (s.id = $6 OR (s.payer = $5 AND s.compared_ms IS NOT NULL AND s.from_ms < $7 AND s.to_ms > $8)))
 )";
