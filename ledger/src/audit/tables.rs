@@ -3,7 +3,7 @@
 /// All of them.
 #[cfg(feature = "postgres")]
 pub(crate) const NAMES: [&str; 5] =
-    ["audit_position", "audit_sums", "audit_added", "audit_pending", "audit_differences"];
+    ["audit_position", "audit_sums", "audit_packed", "audit_pending", "audit_differences"];
 
 /// `audit_position` has one row. `sweep_…` is the place of the sweep: its stage, and the last key of that stage.
 const TABLES: &str = "
@@ -55,19 +55,18 @@ CREATE UNIQUE INDEX IF NOT EXISTS audit_differences_open ON audit_differences (k
 INSERT INTO audit_position VALUES (1, -9000000000000000000, 0, 0, 0, 0, 0, 0, 0, '', 0, 0, 0) ON CONFLICT (one) DO NOTHING;
 ";
 
-/// `audit_added` has what large ranges added to the sums of users' accounts and the sweep did not bring into `audit_sums` yet: many
-/// accounts in a row, beside each other by their holders, so that to add some costs no look at an index. They lie outside of the
-/// row, as they are: whoever looks for rows reads the keys alone.
+/// `audit_packed` has sums of users' accounts, too: many accounts in a row, beside each other by their holders, so that to add one costs
+/// no look at an index. They lie outside of the row, as they are: whoever looks for rows reads the keys alone.
 const POSTGRES: &str = "
-CREATE TABLE IF NOT EXISTS audit_added (
+CREATE TABLE IF NOT EXISTS audit_packed (
     asset bigint NOT NULL,
     first bigint NOT NULL,
     last bigint NOT NULL,
     holders bigint[] NOT NULL,
     amounts bigint[] NOT NULL
 );
-ALTER TABLE audit_added ALTER holders SET STORAGE EXTERNAL, ALTER amounts SET STORAGE EXTERNAL;
-CREATE INDEX IF NOT EXISTS audit_added_last ON audit_added (asset, last);
+ALTER TABLE audit_packed ALTER holders SET STORAGE EXTERNAL, ALTER amounts SET STORAGE EXTERNAL;
+CREATE INDEX IF NOT EXISTS audit_packed_last ON audit_packed (asset, last);
 CREATE OR REPLACE FUNCTION audit_refuse_delete() RETURNS trigger LANGUAGE plpgsql AS
 $$ BEGIN RAISE EXCEPTION 'rows of % are never deleted; % is refused', TG_TABLE_NAME, TG_OP; END $$;
 DROP TRIGGER IF EXISTS audit_differences_stay ON audit_differences;

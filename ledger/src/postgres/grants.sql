@@ -51,12 +51,12 @@ BEGIN
     -- Nor does he audit them.
     FOR one IN
         SELECT quote_ident(tablename) FROM pg_tables WHERE schemaname = current_schema()
-            AND tablename IN ('audit_position', 'audit_sums', 'audit_added', 'audit_pending', 'audit_differences')
+            AND tablename IN ('audit_position', 'audit_sums', 'audit_packed', 'audit_pending', 'audit_differences')
     LOOP
         EXECUTE format('REVOKE INSERT, UPDATE, DELETE ON %s.%s FROM windfall_writer', place, one);
         EXECUTE format('GRANT INSERT, UPDATE ON %s.%s TO windfall_auditor', place, one);
         -- Differences are never deleted.
-        IF one IN ('audit_sums', 'audit_added', 'audit_pending') THEN
+        IF one IN ('audit_sums', 'audit_packed', 'audit_pending') THEN
             EXECUTE format('GRANT DELETE ON %s.%s TO windfall_auditor', place, one);
         END IF;
     END LOOP;
