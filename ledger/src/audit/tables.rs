@@ -56,17 +56,20 @@ INSERT INTO audit_position VALUES (1, -9000000000000000000, 0, 0, 0, 0, 0, 0, 0,
 ";
 
 /// `audit_packed` has sums of users' accounts, too: many accounts in a row, beside each other by their holders, so that to add one costs
-/// no look at an index. They lie outside of the row, as they are: whoever looks for rows reads the keys alone.
+/// no look at an index. They lie outside of the row, as they are: whoever looks for rows reads the keys alone. Where it is there,
+/// nothing is asked of it: whoever makes the tables at the same time as another one would wait for an auditor that waits for them.
 const POSTGRES: &str = "
-CREATE TABLE IF NOT EXISTS audit_packed (
-    asset bigint NOT NULL,
-    first bigint NOT NULL,
-    last bigint NOT NULL,
-    holders bigint[] NOT NULL,
-    amounts bigint[] NOT NULL
-);
-ALTER TABLE audit_packed ALTER holders SET STORAGE EXTERNAL, ALTER amounts SET STORAGE EXTERNAL;
-CREATE INDEX IF NOT EXISTS audit_packed_last ON audit_packed (asset, last);
+DO $$ BEGIN IF to_regclass('audit_packed') IS NULL THEN
+    CREATE TABLE audit_packed (
+        asset bigint NOT NULL,
+        first bigint NOT NULL,
+        last bigint NOT NULL,
+        holders bigint[] NOT NULL,
+        amounts bigint[] NOT NULL
+    );
+    ALTER TABLE audit_packed ALTER holders SET STORAGE EXTERNAL, ALTER amounts SET STORAGE EXTERNAL;
+    CREATE INDEX audit_packed_last ON audit_packed (asset, last);
+END IF; END $$;
 CREATE OR REPLACE FUNCTION audit_refuse_delete() RETURNS trigger LANGUAGE plpgsql AS
 $$ BEGIN RAISE EXCEPTION 'rows of % are never deleted; % is refused', TG_TABLE_NAME, TG_OP; END $$;
 DROP TRIGGER IF EXISTS audit_differences_stay ON audit_differences;
