@@ -83,10 +83,16 @@ pub(crate) trait AuditDb: Debug + Send {
         Ok(())
     }
 
-    /// Brings all that was added to the sums of users' accounts behind the first key, up to the second one or without end, into
-    /// `audit_sums`. A key is an asset and a holder.
-    fn settle_sums(&self, _after: (i64, i64), _last: Option<(i64, i64)>) -> Result<(), LedgerError> {
-        Ok(())
+    /// A query of what is kept of sums of users' accounts outside of `audit_sums`, as rows of that: all that is of a page of so many
+    /// accounts, and maybe more. Its parameters are the key, an asset and a holder, behind which the page begins, and where it `has_end`
+    /// its last key. None where there is nothing.
+    fn packed_sums(
+        &self,
+        _page: &[Value<'_>],
+        _has_end: bool,
+        _accounts: u64,
+    ) -> Result<Option<String>, LedgerError> {
+        Ok(None)
     }
 
     /// Forgets all sums.

@@ -8,9 +8,9 @@
 //! - **The position**: all transfers at places below it are in the sums. A place is what the chain of seals counts by
 //!   ([`crate::Sealer`]): a transfer's number in a file, its transaction's number in PostgreSQL.
 //! - **The sums**, by account: what was moved to it less what was moved from it; by budget key: what it gave (`used`), what is
-//!   pending of it, and what funded it; and what is pending by order, for orders of which something is. What a large range adds to
-//!   users' accounts is kept as lists at first (`audit_added`), and the sweep brings it into `audit_sums`, page after page: the sum of an
-//!   account is that of both, and one transaction moves an amount from one to the other.
+//!   pending of it, and what funded it; and what is pending by order, for orders of which something is. In PostgreSQL what large
+//!   ranges add to users' accounts is kept in rows of many accounts each (`audit_packed`), beside `audit_sums`: the sum of an account is
+//!   that of all that both have of it.
 //! - **Differences**, as rows that nobody deletes, and how far the sweeps have come.
 //!
 //! They are tables of the ledger's own database (`audit_…`), made where they are missing: a restored or stale database has the
@@ -45,8 +45,8 @@
 //! The same holds for budgets, for reserved orders against what is pending, and for withdrawals and orders against their transfers.
 //!
 //! What is small (the accounts of payers and payouts, budgets, reserved orders) is compared as a whole each time. Users'
-//! accounts, orders and withdrawals are swept in pages, by key, again and again; the place of the sweep is stored. Before a page of
-//! accounts is compared, the same transaction brings all that was added to them into `audit_sums`. A key that is new in front of it is compared by the next sweep. So a difference that stays is found: by the increment that reads its transfer,
+//! accounts, orders and withdrawals are swept in pages, by key, again and again; the place of the sweep is stored. A key that is
+//! new in front of it is compared by the next sweep. So a difference that stays is found: by the increment that reads its transfer,
 //! or by the next sweep over its key (none is missed for good).
 //!
 //! While the tail is long (the first time over an old ledger, or while a transaction stays open for hours), a comparison would
@@ -71,7 +71,7 @@ mod tables;
 
 pub(crate) use db::{AuditDb, Cell, Value};
 #[cfg(feature = "postgres")]
-pub(crate) use db::{add_to_sums, sums_of_users};
+pub(crate) use db::{add_to_sums, one, sums_of_users};
 pub use differences::{Difference, DifferenceKind, DifferenceState};
 #[cfg(feature = "postgres")]
 pub(crate) use increment::pays_order;

@@ -38,9 +38,9 @@ pub(crate) const SETS: [TableSet; 3] = [
     },
     TableSet {
         #[cfg(feature = "postgres")]
-        names: &["audit_added"],
+        names: &["audit_packed"],
         tables: "",
-        postgres: ADDED,
+        postgres: PACKED,
         sqlite: "",
     },
 ];
@@ -161,19 +161,21 @@ CREATE TABLE IF NOT EXISTS audit_times (
 )STRICT;
 ";
 
-/// `audit_added` has what large ranges added to the sums of users' accounts and the sweep did not bring into `audit_sums` yet: many
-/// accounts in a row, beside each other by their holders, so that to add some costs no look at an index. They lie outside of the
-/// row, as they are: whoever looks for rows reads the keys alone.
-const ADDED: &str = "
-CREATE TABLE IF NOT EXISTS audit_added (
-    asset bigint NOT NULL,
-    first bigint NOT NULL,
-    last bigint NOT NULL,
-    holders bigint[] NOT NULL,
-    amounts bigint[] NOT NULL
-);
-ALTER TABLE audit_added ALTER holders SET STORAGE EXTERNAL, ALTER amounts SET STORAGE EXTERNAL;
-CREATE INDEX IF NOT EXISTS audit_added_last ON audit_added (asset, last);
+/// `audit_packed` has sums of users' accounts, too: many accounts in a row, beside each other by their holders, so that to add one costs
+/// no look at an index. They lie outside of the row, as they are: whoever looks for rows reads the keys alone. Where it is there,
+/// nothing is asked of it: whoever makes the tables at the same time as another one would wait for an auditor that waits for them.
+const PACKED: &str = "
+DO $$ BEGIN IF to_regclass('audit_packed') IS NULL THEN
+    CREATE TABLE audit_packed (
+        asset bigint NOT NULL,
+        first bigint NOT NULL,
+        last bigint NOT NULL,
+        holders bigint[] NOT NULL,
+        amounts bigint[] NOT NULL
+    );
+    ALTER TABLE audit_packed ALTER holders SET STORAGE EXTERNAL, ALTER amounts SET STORAGE EXTERNAL;
+    CREATE INDEX audit_packed_last ON audit_packed (asset, last);
+END IF; END $$;
 ";
 
 const POSTGRES: &str = "

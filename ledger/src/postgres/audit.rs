@@ -1,15 +1,17 @@
 //! An auditor's connection to a ledger in PostgreSQL ([`crate::audit`]). A transfer's place is the number of its transaction.
 
 use super::acts;
-use super::audit_added::{ADD_MIN, add, settle};
 use super::audit_near::{self, PAYMENTS_MIN, SAMPLED};
+use super::audit_packed::{self, ADD_MIN};
 use super::budget_keys::cell;
 use super::link::{Address, Link, Purpose};
 use super::options::PostgresOptions;
 use super::position;
 use super::session::Session;
 use super::shape::spell_check;
-use crate::audit::{AuditDb, AuditError, Cell, TABLE_SETS, Value, add_to_sums, pays_order, sums_of_users};
+use crate::audit::{
+    AuditDb, AuditError, Cell, TABLE_SETS, Value, add_to_sums, one, pays_order, sums_of_users,
+};
 use crate::error::{LedgerError, OpenError};
 use crate::guard::Guard;
 use std::cell::RefMut;
@@ -206,22 +208,29 @@ impl AuditDb for PgAudit {
     }
 
     fn add_to_users(&self, added: &str, range: &[Value<'_>; 2], count: i64) -> Result<(), LedgerError> {
-        let sql = if count < ADD_MIN { add_to_sums(&sums_of_users(added)) } else { add(added) };
+        let sql = if count < ADD_MIN { add_to_sums(&sums_of_users(added)) } else { audit_packed::add(added) };
         self.execute(&sql, range)?;
         Ok(())
     }
 
-    fn settle_sums(&self, after: (i64, i64), last: Option<(i64, i64)>) -> Result<(), LedgerError> {
-        let mut params = vec![Value::Int(after.0), Value::Int(after.1)];
-        if let Some(last) = last {
-            params.extend([Value::Int(last.0), Value::Int(last.1)]);
+    fn packed_sums(
+        &self,
+        page: &[Value<'_>],
+        has_end: bool,
+        accounts: u64,
+    ) -> Result<Option<String>, LedgerError> {
+        let rows = one(self, &audit_packed::count(has_end), page)?[0].int()?;
+        if rows == 0 {
+            return Ok(None);
         }
-        self.execute(&settle(last.is_some()), &params)?;
-        Ok(())
+        if audit_packed::are_too_many(rows, i64::try_from(accounts).unwrap_or(i64::MAX)) {
+            self.execute(&audit_packed::tidy(has_end), page)?;
+        }
+        Ok(Some(audit_packed::packed_sums(has_end)))
     }
 
     fn clear_sums(&self) -> Result<(), LedgerError> {
-        for table in ["audit_sums", "audit_added", "audit_pending"] {
+        for table in ["audit_sums", "audit_packed", "audit_pending"] {
             self.execute(&format!("DELETE FROM {table}"), &[])?;
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Where the orders of a range of transfers lie. An order's row is written beside its transfer, by the same transaction, so the
+//! Where the orders of a range of transfers lie. An order's row is written by the transaction of its transfer, so the
 //! orders of a range lie in few pages of their table, close to each other, however their keys are scattered over the index.
 //! To read these pages costs a small part of what it costs to look each order up.
 //!

@@ -51,13 +51,13 @@ BEGIN
     -- Nor does he audit them.
     FOR one IN
         SELECT quote_ident(tablename) FROM pg_tables WHERE schemaname = current_schema()
-            AND tablename IN ('audit_position', 'audit_sums', 'audit_added', 'audit_pending', 'audit_differences', 'audit_statements',
+            AND tablename IN ('audit_position', 'audit_sums', 'audit_packed', 'audit_pending', 'audit_differences', 'audit_statements',
                 'audit_statement_lines', 'audit_statement_sums', 'audit_statement_differences', 'audit_times')
     LOOP
         EXECUTE format('REVOKE INSERT, UPDATE, DELETE ON %s.%s FROM windfall_writer', place, one);
         EXECUTE format('GRANT INSERT, UPDATE ON %s.%s TO windfall_auditor', place, one);
         -- Differences are never deleted, nor what payers have said.
-        IF one IN ('audit_sums', 'audit_added', 'audit_pending', 'audit_times') THEN
+        IF one IN ('audit_sums', 'audit_packed', 'audit_pending', 'audit_times') THEN
             EXECUTE format('GRANT DELETE ON %s.%s TO windfall_auditor', place, one);
         END IF;
     END LOOP;

@@ -23,8 +23,8 @@
 mod acts;
 mod archive;
 mod audit;
-mod audit_added;
 mod audit_near;
+mod audit_packed;
 mod budget_keys;
 mod budgets;
 mod chain;
