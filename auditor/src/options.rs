@@ -67,10 +67,13 @@ impl AuditorOptions {
     }
 
     pub(crate) fn limits(&self) -> AuditLimits {
+        let AuditLimits { account_rows, order_rows, .. } = AuditLimits::default();
         AuditLimits {
             increment_rows: self.increment_rows,
             tail_rows_max: self.unread_rows_max,
-            ..AuditLimits::default()
+            // No step is longer than an increment may be.
+            account_rows: account_rows.min(self.increment_rows),
+            order_rows: order_rows.min(self.increment_rows),
         }
     }
 }

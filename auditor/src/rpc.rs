@@ -186,6 +186,7 @@ impl audits_server::Audits for AuditsService {
             if done.state == PayerStatementState::Compared || began.elapsed() >= COMPARE_FOR {
                 return Ok(Response::new(message(done)));
             }
+            tokio::time::sleep(self.auditor.step_pause()).await;
         }
     }
 

@@ -55,6 +55,7 @@ struct Inner {
     stop: Arc<AtomicBool>,
     thread: Mutex<Option<JoinHandle<()>>>,
     clock: Clock,
+    step_pause: Duration,
 }
 
 impl fmt::Debug for AuditHandle {
@@ -76,6 +77,7 @@ impl AuditService {
         let (calls, inbox) = mpsc::sync_channel(CALLS_MAX);
         let seen = Arc::new(Mutex::new(Seen { started_ms: clock.wall_ms(), ..Seen::default() }));
         let stop = Arc::new(AtomicBool::new(false));
+        let step_pause = Duration::from_millis(options.step_pause_ms);
         let worker = Worker {
             options,
             open,
@@ -87,7 +89,7 @@ impl AuditService {
         };
         let thread = std::thread::Builder::new().name("auditor".into()).spawn(move || worker.run())?;
         let (calls, thread) = (Mutex::new(Some(calls)), Mutex::new(Some(thread)));
-        Ok(AuditHandle { inner: Arc::new(Inner { calls, seen, stop, thread, clock }) })
+        Ok(AuditHandle { inner: Arc::new(Inner { calls, seen, stop, thread, clock, step_pause }) })
     }
 }
 
@@ -105,6 +107,11 @@ impl AuditHandle {
     /// The present time, in Unix milliseconds.
     pub(crate) fn now_ms(&self) -> i64 {
         self.inner.clock.wall_ms()
+    }
+
+    /// The pause between two steps, in which others have the database.
+    pub(crate) fn step_pause(&self) -> Duration {
+        self.inner.step_pause
     }
 
     /// Runs something on the auditor, between two of its steps.

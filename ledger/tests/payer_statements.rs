@@ -29,6 +29,8 @@ tests!(
     a_payer_that_agrees_has_no_difference,
     each_kind_of_difference_is_found,
     statements_that_meet_leave_no_gap,
+    a_refused_order_that_is_paid_later_is_the_next_statements,
+    what_nobody_can_claim_is_counted,
     what_operators_did_is_known,
     a_statement_is_compared_only_as_a_whole,
     a_wrong_file_does_not_fill_the_table,

@@ -24,6 +24,8 @@ const OLD_MS: u64 = 60_000;
 const LATE_MS: u64 = 600_000;
 /// The largest count; beyond it, it is enough to know that there are many.
 pub const COUNTED_MAX: u32 = 1_000;
+/// The number of orders at their payers that are followed at most.
+const AT_PAYERS_MAX: u32 = 10_000;
 
 declare_metrics! {
     /// The results of the last round.
@@ -104,7 +106,10 @@ impl PolledMetrics {
                     let payouts_to_acknowledge = payouts_to_acknowledge(rewards.as_ref()).await;
                     let now_ms = u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX);
                     let at_payers = at_payers(rewards.as_ref()).await;
-                    let undecided_orders = at_payers.map(|keys| undecided.look(keys, now_ms, LATE_MS));
+                    let undecided_orders = at_payers.map(|keys| {
+                        let are_all = keys.len() < AT_PAYERS_MAX as usize;
+                        undecided.look(keys, are_all, now_ms, LATE_MS).min(COUNTED_MAX.into())
+                    });
                     let undecided_withdrawals = undecided_withdrawals(rewards.as_ref()).await;
                     *own.lock() = Found {
                         lag_records,
@@ -164,7 +169,7 @@ async fn payouts_to_acknowledge(rewards: Option<&RewardHandle>) -> Option<u64> {
 
 /// The keys of orders that are at their payers and are not new.
 async fn at_payers(rewards: Option<&RewardHandle>) -> Option<Vec<String>> {
-    let found = rewards?.reserved(Some(Awaits::Payer), OLD_MS, "", COUNTED_MAX).await.ok()?;
+    let found = rewards?.reserved(Some(Awaits::Payer), OLD_MS, "", AT_PAYERS_MAX).await.ok()?;
     Some(found.into_iter().map(|one| one.order.key).collect())
 }
 

@@ -113,18 +113,18 @@ fn accounts(
     if let Some(last) = &last {
         params.extend([Value::Int(last.first), Value::Int(last.second)]);
     }
-    let packed = db.packed_sums(&params, last.is_some(), rows)?.map_or_else(String::new, |packed| {
-        format!("UNION ALL SELECT kind, asset, holder, amount FROM ({packed}) AS packed")
-    });
     let upper = if last.is_some() { "AND (asset, holder) <= ($3, $4)" } else { "" };
-    let page = format!("kind = {USER} AND (asset, holder) > ($1, $2) {upper}");
+    let keys = format!("(asset, holder) > ($1, $2) {upper}");
+    let packed = db.packed_sums(&params, rows)?.map_or_else(String::new, |packed| {
+        format!("UNION ALL SELECT asset, holder, 0, amount FROM ({packed}) AS packed WHERE {keys}")
+    });
+    let page = format!("kind = {USER} AND {keys}");
     let sql = format!(
         "{}, wrong AS (
             SELECT asset, holder, CAST(sum(kept) AS bigint) AS kept, CAST(sum(moved) AS bigint) AS moved FROM (
                 SELECT asset, holder, balance AS kept, 0 AS moved FROM accounts WHERE {page}
-                UNION ALL SELECT asset, holder, 0, amount FROM (
-                    SELECT kind, asset, holder, amount FROM audit_sums {packed}
-                ) AS sums WHERE {page}
+                UNION ALL SELECT asset, holder, 0, amount FROM audit_sums WHERE {page}
+                {packed}
                 UNION ALL SELECT asset, holder, 0, amount FROM ({}) AS sides WHERE {page}
             ) AS both_sides GROUP BY asset, holder HAVING sum(kept) <> sum(moved) OR sum(kept) < 0
         ) SELECT w.holder, w.kept, w.moved, n.name FROM wrong w LEFT JOIN names n ON n.id = w.asset

@@ -174,7 +174,7 @@ DO $$ BEGIN IF to_regclass('audit_packed') IS NULL THEN
         amounts bigint[] NOT NULL
     );
     ALTER TABLE audit_packed ALTER holders SET STORAGE EXTERNAL, ALTER amounts SET STORAGE EXTERNAL;
-    CREATE INDEX audit_packed_last ON audit_packed (asset, last);
+    CREATE INDEX audit_packed_holders ON audit_packed USING gist (numrange(first::numeric, last::numeric, '[]'));
 END IF; END $$;
 ";
 

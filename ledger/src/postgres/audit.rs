@@ -213,20 +213,15 @@ impl AuditDb for PgAudit {
         Ok(())
     }
 
-    fn packed_sums(
-        &self,
-        page: &[Value<'_>],
-        has_end: bool,
-        accounts: u64,
-    ) -> Result<Option<String>, LedgerError> {
-        let rows = one(self, &audit_packed::count(has_end), page)?[0].int()?;
+    fn packed_sums(&self, page: &[Value<'_>], accounts: u64) -> Result<Option<String>, LedgerError> {
+        let rows = one(self, &audit_packed::count(page), page)?[0].int()?;
         if rows == 0 {
             return Ok(None);
         }
         if audit_packed::are_too_many(rows, i64::try_from(accounts).unwrap_or(i64::MAX)) {
-            self.execute(&audit_packed::tidy(has_end), page)?;
+            self.execute(&audit_packed::tidy(page), page)?;
         }
-        Ok(Some(audit_packed::packed_sums(has_end)))
+        Ok(Some(audit_packed::packed_sums(page)))
     }
 
     fn clear_sums(&self) -> Result<(), LedgerError> {

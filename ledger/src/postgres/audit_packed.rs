@@ -9,7 +9,7 @@
 //! Each transaction writes all of it or none, and holds the auditors' lock. So the sum of an account is at each moment that of its row in
 //! `audit_sums` and of all its amounts in `audit_packed`.
 
-use crate::journal::USER;
+use crate::audit::Value;
 
 /// Ranges of fewer transfers are added to `audit_sums`.
 pub(super) const ADD_MIN: i64 = 5_000;
@@ -21,61 +21,60 @@ pub(super) fn are_too_many(rows: i64, accounts: i64) -> bool {
     rows > accounts / AMOUNTS * 3 / 2 + 8
 }
 
-/// Makes rows of amounts of the table `source`, each of which is in one of its `parts`.
-fn pack(source: &str, parts: &str) -> String {
+/// Adds the amounts that `added` selects, each of a user's account.
+pub(super) fn add(added: &str) -> String {
     format!(
         "INSERT INTO audit_packed (asset, first, last, holders, amounts)
-        SELECT asset, min(holder), max(holder), array_agg(holder), array_agg(amount) FROM {source} GROUP BY asset, {parts}"
+        SELECT asset, min(holder), max(holder), array_agg(holder), array_agg(amount) FROM (
+            SELECT asset, holder, amount, (row_number() OVER (PARTITION BY asset ORDER BY holder) - 1) / {AMOUNTS} AS part
+            FROM ({added}) AS added
+        ) AS numbered GROUP BY asset, part"
     )
 }
 
-/// Adds the amounts that `added` selects, each of a user's account.
-pub(super) fn add(added: &str) -> String {
-    let numbered = format!(
-        "(SELECT asset, holder, amount, (row_number() OVER (PARTITION BY asset ORDER BY holder) - 1) / {AMOUNTS} AS part
-        FROM ({added}) AS added) AS numbered"
-    );
-    pack(&numbered, "part")
-}
-
-/// The rows that have accounts behind the key `$1`, `$2`, up to the key `$3`, `$4` or without end, and maybe others.
-fn of_page(has_end: bool) -> String {
-    let end = if has_end { "AND (asset, first) <= ($3, $4)" } else { "" };
-    format!("audit_packed WHERE (asset, last) > ($1, $2) {end}")
+/// The rows that have accounts of the page behind the key `$1`, `$2`, up to the key `$3`, `$4` or without end, and maybe others.
+///
+/// Within an asset an index of ranges finds them. A page over the border of two assets, and the last one, reads all rows: a sweep has
+/// as few of these as there are assets.
+fn of_page(page: &[Value<'_>]) -> String {
+    let condition = match page {
+        [Value::Int(asset), _, Value::Int(last), _] if asset == last => {
+            "asset >= $1 AND asset <= $3 AND numrange(first::numeric, last::numeric, '[]')
+                && numrange($2::bigint::numeric, $4::bigint::numeric, '(]')"
+        }
+        [_, _, _, _] => "(asset, last) > ($1, $2) AND (asset, first) <= ($3, $4)",
+        _ => "(asset, last) > ($1, $2)",
+    };
+    format!("audit_packed WHERE {condition}")
 }
 
 /// Counts these rows.
-pub(super) fn count(has_end: bool) -> String {
-    format!("SELECT count(*) FROM {}", of_page(has_end))
+pub(super) fn count(page: &[Value<'_>]) -> String {
+    format!("SELECT count(*) FROM {}", of_page(page))
 }
 
 /// The amounts of these rows.
-pub(super) fn packed_sums(has_end: bool) -> String {
+pub(super) fn packed_sums(page: &[Value<'_>]) -> String {
     format!(
-        "SELECT {USER} AS kind, p.asset, e.holder, e.amount FROM (SELECT asset, holders, amounts FROM {}) AS p,
+        "SELECT p.asset, e.holder, e.amount FROM (SELECT asset, holders, amounts FROM {}) AS p,
             unnest(p.holders, p.amounts) AS e(holder, amount)",
-        of_page(has_end)
+        of_page(page)
     )
 }
 
-/// Makes one amount of all those of an account of the page, and rows of these. What the rows have of other accounts is written anew: of
-/// those in front of the page, and of those behind it.
-pub(super) fn tidy(has_end: bool) -> String {
-    let end = if has_end { "AND (asset, holder) <= ($3, $4)" } else { "" };
-    let sums = "SELECT asset, holder, CAST(sum(amount) AS bigint) AS amount FROM entries WHERE is_in
+/// Makes one amount of all those of an account in these rows, and rows of these amounts. What lies in front of the page or behind it
+/// is packed with it, so that a wide row is written anew once, not by each page that it reaches into.
+pub(super) fn tidy(page: &[Value<'_>]) -> String {
+    let sums = "SELECT asset, holder, CAST(sum(amount) AS bigint) AS amount FROM entries
         GROUP BY asset, holder HAVING sum(amount) <> 0";
     format!(
         "WITH taken AS (
-            DELETE FROM {} RETURNING ctid AS place, asset, holders, amounts
-        ), each_one AS (
-            SELECT t.place, t.asset, e.holder, e.amount FROM taken t, unnest(t.holders, t.amounts) AS e(holder, amount)
-        ), entries AS MATERIALIZED (
-            SELECT place, asset, holder, amount, (asset, holder) > ($1, $2) AS is_behind,
-                (asset, holder) > ($1, $2) {end} AS is_in FROM each_one
-        ), others AS ({})
+            DELETE FROM {} RETURNING asset, holders, amounts
+        ), entries AS (
+            SELECT t.asset, e.holder, e.amount FROM taken t, unnest(t.holders, t.amounts) AS e(holder, amount)
+        )
         {}",
-        of_page(has_end),
-        pack("entries WHERE NOT is_in", "place, is_behind"),
+        of_page(page),
         add(sums)
     )
 }

@@ -292,6 +292,32 @@ pub fn statements_that_meet_leave_no_gap(mut place: Place<'_>) {
     assert_eq!(keys, [subject("lost-close"), subject("lost-late")]);
 }
 
+/// What a payer refused may be replayed and paid afterwards: the statement of its day says returned, and is right; that of the day on
+/// which it was paid has to list it.
+pub fn a_refused_order_that_is_paid_later_is_the_next_statements(mut place: Place<'_>) {
+    let key = order_key("again");
+    place.reserve("again", 10, "bank", 12 * HOUR);
+    place.ledger.transact(|tx| tx.release(&[(id("again"), Reason::DownstreamRefused)], 13 * HOUR)).unwrap();
+    assert!(place.compare("bank", 0, DAY, &[returned(&key, 10)]).agrees());
+    let orders = [order("again", 10, 12 * HOUR)];
+    place.ledger.transact(|tx| tx.reserve(&orders, &["bank"], Attempt::Replay)).unwrap();
+    place.ledger.transact(|tx| tx.post(&[id("again")], DAY + 12 * HOUR)).unwrap();
+    assert!(place.compare("bank", 0, DAY, &[returned(&key, 10)]).agrees(), "it was paid on the next day");
+    let lacks = place.compare("bank", DAY, 2 * DAY, &[]);
+    assert_eq!(place.found(&lacks), [("payer_lacks".to_owned(), format!("key \"{key}\" of payer \"bank\""))]);
+    assert!(place.compare("bank", DAY, 2 * DAY, &[paid(&key, 10)]).agrees());
+    let wrong = place.compare("bank", DAY, 2 * DAY, &[returned(&key, 10)]);
+    assert_eq!(place.found(&wrong)[0].0, "payer_returned_paid");
+}
+
+/// A payment in the margin of a statement whose order may be older than all statements is counted by the next one.
+pub fn what_nobody_can_claim_is_counted(mut place: Place<'_>) {
+    place.pay("old", 5, "bank", HOUR / 2, DAY - HOUR / 2);
+    assert_eq!(place.compare("bank", 0, DAY, &[]).unclear, 0);
+    let next = place.compare("bank", DAY, 2 * DAY, &[]);
+    assert_eq!((place.found(&next), next.unclear), (vec![], 1));
+}
+
 fn act(ledger: &mut Ledger, deed: Deed) {
     let by = |name: &str| Operator { name: name.into(), actor: String::new() };
     let (reason, evidence) = ("why".into(), "ticket".into());

@@ -128,12 +128,13 @@ fn paid(db: &dyn AuditDb) -> Result<String, LedgerError> {
 }
 
 /// The payments of the table above that no statement of the payer lists which speaks of them: this one, $6, those that were
-/// compared and begin before $7, and end behind $8. The plus makes SQLite look a line up by its key.
+/// compared and begin before $7, and end behind $8. What an earlier one lists as returned may have been paid since: an order that
+/// its payer had refused is asked for again when it is replayed. The plus makes SQLite look a line up by its key.
 const LACKING: &str = ", lacking AS (
     SELECT * FROM paid p WHERE is_taken_back = 0 AND NOT EXISTS (
         SELECT 1 FROM audit_statement_lines l JOIN audit_statements s ON s.id = +l.statement
         WHERE l.ledger_key = p.ledger_key AND l.what = p.what AND (p.what = 0 OR l.key = p.given)
-            AND (s.id = $6 OR (s.payer = $5 AND s.compared_ms IS NOT NULL AND s.from_ms < $7 AND s.to_ms > $8)))
+            AND (s.id = $6 OR (l.returned = 0 AND s.payer = $5 AND s.compared_ms IS NOT NULL AND s.from_ms < $7 AND s.to_ms > $8)))
 )";
 
 /// Compares the payments of the next range with the lines.
@@ -185,7 +186,7 @@ pub(super) fn payments(
         found.push(Found::new(DifferenceKind::PayerLacks, subject(own, &key), detail));
     }
     let sql = format!(
-        "{paid}{LACKING} SELECT count(*) FROM lacking WHERE time_ms >= {from_ms} AND time_ms < {end_ms} AND created_ms < {made_ms}"
+        "{paid}{LACKING} SELECT count(*) FROM lacking WHERE time_ms < {end_ms} AND created_ms < {made_ms}"
     );
     let unclear = one(db, &sql, &params)?[0].int()?;
     own.statement.unclear += u64::try_from(unclear).unwrap_or(0);
