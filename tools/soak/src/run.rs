@@ -275,7 +275,9 @@ fn drain(
     let mut pictures = 0;
     loop {
         // A caller that gave up leaves a reward that is not taken, and may never be.
+        let looked = Instant::now();
         let mut left = undecided(books, watch)?;
+        let look = looked.elapsed();
         left.extend(std::iter::repeat_n("task queue".to_owned(), queues.waiting()));
         left.extend(std::iter::repeat_n("job".to_owned(), jobs.as_ref().map_or(0, JobLoad::waiting)));
         if left.is_empty() {
@@ -295,7 +297,8 @@ fn drain(
         }
         let by_type = by_type(&left);
         eprintln!("    {:>5.1} s after the last fault, not decided: {by_type:?}", took().as_secs_f64());
-        std::thread::sleep(EACH * 2);
+        // A look reads every order and every journal: the fleet that is watched needs the processors, too.
+        std::thread::sleep((EACH * 2).max(look * 3));
     }
 }
 
