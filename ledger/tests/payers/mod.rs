@@ -301,7 +301,7 @@ pub fn a_refused_order_that_is_paid_later_is_the_next_statements(mut place: Plac
     assert!(place.compare("bank", 0, DAY, &[returned(&key, 10)]).agrees());
     let orders = [order("again", 10, 12 * HOUR)];
     place.ledger.transact(|tx| tx.reserve(&orders, &["bank"], Attempt::Replay)).unwrap();
-    place.ledger.transact(|tx| tx.post(&[id("again")], DAY + 12 * HOUR)).unwrap();
+    place.ledger.transact(|tx| tx.post(&[id("again")], DAY + HOUR / 2)).unwrap();
     assert!(place.compare("bank", 0, DAY, &[returned(&key, 10)]).agrees(), "it was paid on the next day");
     let lacks = place.compare("bank", DAY, 2 * DAY, &[]);
     assert_eq!(place.found(&lacks), [("payer_lacks".to_owned(), format!("key \"{key}\" of payer \"bank\""))]);

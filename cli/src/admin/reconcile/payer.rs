@@ -58,7 +58,7 @@ impl PayerArgs {
     }
 }
 
-/// Runs it.
+/// Compares a payer's statement with the ledger, or lists those that were uploaded.
 pub async fn run(client: &AuditsClient, args: &ReconcileArgs) -> Result<Outcome> {
     let own = &args.payer;
     let (Some(file), Some(payer), Some(from), Some(to)) = (&own.statement, &own.payer, own.from, own.to)

@@ -124,11 +124,10 @@ pub(super) fn taken_back(db: &dyn AuditDb) -> Result<&'static str, LedgerError> 
     })
 }
 
-/// The lines of a page with what the ledger has under their keys (the first line of a key is the first
-/// entry of its index, whatever the database expects), as a table `page`. The page is from behind $2 up to $3, the
-/// payer is $4. What was paid from `later_ms` on, after an order was refused and
-/// replayed, the next statement speaks of.
-fn page(taken_back: &str, later_ms: i64) -> String {
+/// The lines of a page with what the ledger has under their keys, as a table `page`. The page is from behind $2 up to $3, the payer
+/// is $4. The first line of a key is the first entry of its index, whatever the database expects. What was paid from the period's
+/// end `to_ms` on, after an order was refused and replayed, the next statement speaks of.
+fn page(taken_back: &str, to_ms: i64) -> String {
     let paid = WithdrawalStatus::Paid.code();
     let (refused, held) = (WithdrawalStatus::Refused.code(), WithdrawalStatus::Held.code());
     format!(
@@ -143,7 +142,7 @@ fn page(taken_back: &str, later_ms: i64) -> String {
                     WHEN o.status = {RESERVED} OR w.status = {held} THEN {RESERVED} END AS status,
                 CASE WHEN l.returned = 1 AND o.status = {CREDITED} AND {taken_back} THEN 1 ELSE 0 END AS is_taken_back,
                 CASE WHEN l.returned = 1 AND o.status = {CREDITED}
-                    AND (SELECT t.time_ms FROM transfers t WHERE t.id = o.paid_by) >= {later_ms} THEN 1 ELSE 0 END AS is_paid_later,
+                    AND (SELECT t.time_ms FROM transfers t WHERE t.id = o.paid_by) >= {to_ms} THEN 1 ELSE 0 END AS is_paid_later,
                 (SELECT r.line FROM audit_statement_lines r WHERE r.ledger_key = l.ledger_key AND r.statement >= l.statement
                     AND +r.statement <= l.statement AND r.what = l.what AND r.key = l.key ORDER BY r.statement, r.line LIMIT 1) AS first
             FROM audit_statement_lines l
@@ -173,8 +172,7 @@ fn lines(db: &dyn AuditDb, limits: AuditLimits, own: &mut Stored) -> Result<Vec<
     let id = own.statement.id;
     let all = i64::try_from(own.statement.lines).unwrap_or(i64::MAX);
     let last = own.place.saturating_add(i64::from(limits.order_rows)).min(all);
-    let later_ms = own.statement.to_ms.saturating_add(own.statement.margin_ms);
-    let page = page(taken_back(db)?, later_ms);
+    let page = page(taken_back(db)?, own.statement.to_ms);
     let payer = own.statement.payer.clone();
     let params = [Value::Int(id), Value::Int(own.place), Value::Int(last), Value::Text(&payer)];
     let sql = format!(

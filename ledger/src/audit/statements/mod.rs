@@ -34,6 +34,10 @@
 //! beginning, which the statement before could not claim, is claimed by this one. What cannot be claimed for lack of the
 //! statement before is counted ([`PayerStatement::unclear`]).
 //!
+//! **A line that says returned** says how things stand at the end of its period. An order that a payer refused may be replayed, and be paid
+//! under the same key in a later period. So what was paid at `to` or later is no difference of this statement, and no line of an
+//! earlier statement that says returned stands for a payment: the statement of the period in which it was paid has to list it.
+//!
 //! **Nothing that differs is missed.** Each payment is a transfer, and all transfers are looked at whose time is in the window:
 //! `audit_times` has the earliest and the latest time of each closed range of places, which can never change, and what is not
 //! closed is read as a whole, up to where the ledger ended at that moment. A transfer that is not seen was not committed by `to` and a
@@ -43,8 +47,9 @@
 //! between it and the fleet's operator.
 //!
 //! ## What is not found here
-//! A payment that stands in the statements of two periods, once in each. A payment whose order was migrated from version 3 or
-//! older with a part of it left on the user's balance, where the statement lacks it: its transfer went to the user.
+//! A payment that stands in the statements of two periods, once in each. What two operators have taken back, and the payer lists as
+//! paid. A payment whose order was migrated from version 3 or older with a part of it left on the user's balance, where the statement
+//! lacks it: its transfer went to the user.
 
 mod compare;
 mod upload;
@@ -76,7 +81,7 @@ pub enum BadPayerStatement {
     /// A text is empty, too long, or has control characters.
     #[error("{name} must have 1 to {max} bytes, none of them a control character")]
     Text {
-        /// Which one.
+        /// What the text is: the key, the payer, …
         name: &'static str,
         /// How long it may be.
         max: usize,
@@ -265,7 +270,7 @@ pub struct PayerSum {
     pub in_ledger: (u64, i64),
 }
 
-/// A statement.
+/// A payer's statement, as far as it was uploaded and compared.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PayerStatement {
     /// Its number.
