@@ -41,8 +41,23 @@ impl Ground {
             let servers = Servers::from_env_or_start(&["rocketmq"]).unwrap();
             options_of(&servers.server("rocketmq").unwrap())
         };
-        Self { options: tokio::task::spawn_blocking(shared).await.unwrap() }
+        let options = tokio::task::spawn_blocking(shared).await.unwrap();
+        warm(&options).await;
+        Self { options }
     }
+}
+
+/// The first record through a server, at the pace of a JVM that loads its classes on a busy machine: twenty checks that begin
+/// all at once would each wait for that in vain.
+async fn warm(options: &RocketOptions) {
+    let patient = RocketOptions { timeout_ms: 60_000, connect_timeout_ms: 60_000, ..options.clone() };
+    let broker = RocketBroker::open(&patient).unwrap();
+    broker.ensure_topic("first", 1).unwrap();
+    let mut first = reader(&broker, "first", "first").await;
+    write(&broker, "first", 0..1).await;
+    assert_eq!(first.read(1, Duration::from_secs(60)).await.unwrap().len(), 1);
+    first.commit().await.unwrap();
+    first.close().await;
 }
 
 /// A server that this test alone may kill.
