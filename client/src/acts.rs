@@ -7,8 +7,9 @@ use std::sync::Arc;
 use tonic::transport::Channel;
 use windfall_proto::v1::acts_client::ActsClient as Stub;
 use windfall_proto::v1::{
-    Act, ApproveActReply, ApproveActRequest, GetActRequest, ListActsReply, ListActsRequest, ProposeActReply,
-    ProposeActRequest, RefuseActReply, RefuseActRequest,
+    Act, ApproveActReply, ApproveActRequest, CarryOutActReply, CarryOutActRequest, GetActRequest,
+    ListActsReply, ListActsRequest, ProposeActReply, ProposeActRequest, RefuseActReply, RefuseActRequest,
+    SurveyOrdersReply, SurveyOrdersRequest,
 };
 
 /// Acts of two operators. Cheap to clone.
@@ -68,6 +69,28 @@ impl ActsClient {
         let request = ApproveActRequest { id, actor };
         let call = self.link.call(Repeat::Safe, None, &request, |channel, request| async move {
             stub(channel).approve_act(request).await
+        });
+        Ok(call.await?)
+    }
+
+    /// Counts a part of what a correction would take back.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub async fn survey(&self, request: SurveyOrdersRequest) -> Result<SurveyOrdersReply, CallError> {
+        let call = self.link.call(Repeat::Safe, None, &request, |channel, request| async move {
+            stub(channel).survey_orders(request).await
+        });
+        Ok(call.await?)
+    }
+
+    /// Carries a page of an approved correction out. Safe to repeat: no order is taken back twice.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub async fn carry_out(&self, request: CarryOutActRequest) -> Result<CarryOutActReply, CallError> {
+        let call = self.link.call(Repeat::Safe, None, &request, |channel, request| async move {
+            stub(channel).carry_out_act(request).await
         });
         Ok(call.await?)
     }

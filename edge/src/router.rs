@@ -156,6 +156,8 @@ impl Router {
             ActsMethod::GetAct => "/v1/acts/get",
             ActsMethod::ApproveAct => "/v1/acts/approve",
             ActsMethod::RefuseAct => "/v1/acts/refuse",
+            ActsMethod::SurveyOrders => "/v1/acts/survey",
+            ActsMethod::CarryOutAct => "/v1/acts/carry-out",
         };
         let mut mounting = Mounting { router: self, service, role: roles::acts, path, grpc: grpc(server) };
         methods::acts(&mut mounting);

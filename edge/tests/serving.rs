@@ -163,7 +163,7 @@ async fn the_document_says_what_is_served() {
         }
     }
     let paths = document["paths"].as_object().unwrap();
-    assert_eq!(paths.len(), 66);
+    assert_eq!(paths.len(), 68);
     let mut names = HashSet::new();
     for (path, item) in paths {
         let operation = &item["post"];

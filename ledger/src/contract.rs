@@ -2,7 +2,7 @@
 //! [`LedgerReader`](crate::LedgerReader) are the front, and say what each step means; the suite of
 //! `windfall-conformance` checks it on every database.
 
-use crate::acts::steps::{ActReads, ActSteps};
+use crate::acts::steps::{ActReads, ActSteps, CorrectionReads, CorrectionSteps};
 use crate::archive::{ArchiveEntry, ArchiveFilter, Archived, Replay};
 use crate::chain::{Names, Page, Row, Seal, Unsealed};
 use crate::copies::{CopyKey, ListCopies, Listing, TakeCopies, TakenCopies, WrittenCopy};
@@ -59,7 +59,7 @@ pub(crate) trait Store: Debug + Send {
 }
 
 /// A transaction. The front calls nothing more after a step that failed, and drops it: rolled back.
-pub(crate) trait Transaction: Debug + ActSteps {
+pub(crate) trait Transaction: Debug + ActSteps + CorrectionSteps {
     fn apply(&mut self, batch: &[Order<'_>], attempt: Attempt) -> Result<Vec<OrderOutcome>, LedgerError>;
 
     /// One payer for each order; the front has counted them.
@@ -143,7 +143,7 @@ pub(crate) trait Chain: Debug + Send {
 pub(crate) type Lines<'r> = Box<dyn Iterator<Item = Result<OrderLine, LedgerError>> + 'r>;
 
 /// The reads that a ledger offers.
-pub(crate) trait Read: Debug + ActReads + StatementReads {
+pub(crate) trait Read: Debug + ActReads + CorrectionReads + StatementReads {
     fn lines(&self) -> Result<Lines<'_>, LedgerError>;
 
     fn balance(&self, user_id: i64, bonus_type: &str) -> Result<i64, LedgerError>;

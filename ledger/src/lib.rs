@@ -85,6 +85,7 @@ mod tx;
 mod verify;
 mod withdrawal;
 
+pub use acts::correction::{CarriedOut, CarryOut, Correction, Selection, Survey, Totals};
 pub use acts::{
     ActEnd, ActFilter, ActOutcome, Deed, Ended, Operator, Proposal, Proposed, StoredAct, Subject,
 };

@@ -1,5 +1,6 @@
 //! Reads a ledger without writing it, for checks that must not trust the writer.
 
+use crate::acts::correction::{Selection, Survey};
 use crate::acts::{ActFilter, StoredAct};
 use crate::anchor::Anchor;
 use crate::archive::{ArchiveFilter, Archived, Replay};
@@ -108,6 +109,18 @@ impl LedgerReader {
     /// [`LedgerError`].
     pub fn act(&self, id: i64) -> Result<Option<StoredAct>, LedgerError> {
         self.read.act(id)
+    }
+
+    /// What a part of the ledger has of a selection of orders of which this much is kept, from behind a place on: empty at first,
+    /// then what the part before says comes next.
+    ///
+    /// # Errors
+    /// [`LedgerError::Invalid`] for a selection that cannot be, or a place that is none.
+    pub fn survey(&self, which: &Selection, keep: i64, after: &str) -> Result<Survey, LedgerError> {
+        match which.wrong(keep) {
+            Some(why) => Err(LedgerError::Invalid(why)),
+            None => self.read.survey(which, keep, after),
+        }
     }
 
     /// The act that froze a user, and when; `None`: the user is not frozen.

@@ -226,7 +226,7 @@ fn what_acts_move_has_its_act_and_what_says_so_without_one_is_found() {
         act(&mut ledger, adjust("rain", false));
         for trade_no in ["a", "e"] {
             let (activity, trade_no) = (text("spring"), text(trade_no));
-            act(&mut ledger, Deed::Reverse { activity, trade_no, take_what_is_there: false });
+            act(&mut ledger, Deed::Reverse { activity, trade_no, take_what_is_there: false, keep: 0 });
         }
         let mut auditor = Auditor::open(&path).unwrap().with_limits(AuditLimits { increment_rows, ..LIMITS });
         let progress = audit(&mut auditor);

@@ -309,7 +309,7 @@ fn what_acts_move_has_its_act_and_what_says_so_without_one_is_found() {
         let (activity, bonus_type) = (activity.clone(), bonus_type.clone());
         act(&mut ledger, &Deed::Adjust { user_id: 9, activity, scene, bonus_type, amount: 1, to_user });
     }
-    act(&mut ledger, &Deed::Reverse { activity, trade_no: "a".into(), take_what_is_there: false });
+    act(&mut ledger, &Deed::Reverse { activity, trade_no: "a".into(), take_what_is_there: false, keep: 0 });
     assert_eq!(audit(&mut auditor).open["transfer_without_act"], 1, "acts are sound");
     forge("-8, 0, asset, 1, 1, 0, 9, 5, 0, 1, 'another gift'", "debit = 2");
     forge("-9, kind, asset, debit, debit_holder, credit, credit_holder, amount, 0, 1, reference", "kind = 4");

@@ -7,10 +7,12 @@
 use crate::async_grant::archive_released;
 use crate::handle::{CallError, RewardHandle};
 use crate::payouts::STOPPED;
+use std::sync::Arc;
 use windfall_contract::accounts::StoredOrder;
 use windfall_ledger::{
-    ActFilter, ActOutcome, Deed, Ended, Guard, LedgerError, LedgerReader, Operator, OrderId, Proposal,
-    Proposed, StoredAct, StoredWithdrawal, Subject, Tx, WithdrawalId, WithdrawalStatus,
+    ActFilter, ActOutcome, CarriedOut, CarryOut, Correction, Deed, Ended, Guard, LedgerError, LedgerReader,
+    Operator, OrderId, Proposal, Proposed, Selection, StoredAct, StoredWithdrawal, Subject, Survey, Tx,
+    WithdrawalId, WithdrawalStatus,
 };
 
 /// An act was not proposed, approved or refused.
@@ -25,6 +27,25 @@ pub enum ActError {
     /// Nobody approved it in time.
     #[error("act {0} has expired")]
     Expired(i64),
+    /// Somebody carries it out at this moment. Nothing was done: ask again.
+    #[error("somebody else carries act {0} out at this moment; ask again")]
+    Busy(i64),
+    /// It is no correction, or not approved, and so cannot be carried out.
+    #[error("act {0} cannot be carried out: {1}")]
+    NotToCarryOut(i64, &'static str),
+    /// A page of a correction would take from more orders, or more, than was approved. Nothing of it was taken.
+    #[error(
+        "correction {id} has taken {taken} from {orders} orders, and the next page would go beyond what was approved; nothing of \
+         that page was taken: survey the orders again, and propose a correction of what is left"
+    )]
+    TooMuch {
+        /// The correction.
+        id: i64,
+        /// From how many orders it has taken.
+        orders: i64,
+        /// How much it has taken.
+        taken: i64,
+    },
     /// Who proposed it asks to approve it.
     #[error("act {0} has to be approved by another operator than the one who proposed it")]
     SameOperator(i64),
@@ -115,13 +136,74 @@ impl RewardHandle {
         answer(id, ended)
     }
 
-    /// Acts by number: those after `after`, and with `only_open` those that can be approved now.
+    /// What a part of the ledger has of a selection of orders of which this much would be kept.
     ///
     /// # Errors
     /// [`CallError`].
-    pub async fn acts(&self, only_open: bool, after: i64, limit: u32) -> Result<Vec<StoredAct>, CallError> {
+    #[cfg(feature = "rpc")]
+    pub async fn survey(&self, which: Selection, keep: i64, after: String) -> Result<Survey, CallError> {
+        self.walk(move |reader| reader.survey(&which, keep, &after)).await
+    }
+
+    /// Carries a page of an approved correction out on behalf of an operator.
+    ///
+    /// # Errors
+    /// [`ActError`].
+    pub async fn carry_out_act(&self, id: i64, after: String, by: Operator) -> Result<CarriedOut, ActError> {
+        let (guard, now_ms) = (self.inner.guard.clone(), self.inner.clock.wall_ms());
+        // One at a time, so that grants always find a writer.
+        let turn = Arc::clone(&self.inner.carry).try_acquire_owned().map_err(|_| ActError::Busy(id))?;
+        let own = by.clone();
+        let done = self
+            .call(move |ledger| {
+                // It ends with the page, which goes on when the caller has gone.
+                let _turn = turn;
+                ledger.transact(|tx| {
+                    check_mark(tx, guard.as_deref())?;
+                    tx.carry_out(id, &after, &own, now_ms)
+                })
+            })
+            .await?;
+        match done {
+            CarryOut::Page(page) => {
+                let CarriedOut { orders, taken, short_orders, all, .. } = page;
+                let (all_orders, all_taken, actor) = (all.orders, all.taken, &by.actor);
+                tracing::warn!(
+                    id,
+                    by = by.name,
+                    actor,
+                    orders,
+                    taken,
+                    short_orders,
+                    all_orders,
+                    all_taken,
+                    "a page of a correction was carried out"
+                );
+                Ok(page)
+            }
+            CarryOut::Busy => Err(ActError::Busy(id)),
+            CarryOut::Expired(_) => Err(ActError::Expired(id)),
+            CarryOut::NotApproved(_) => Err(ActError::NotToCarryOut(id, "it is not approved")),
+            CarryOut::NoCorrection(_) => Err(ActError::NotToCarryOut(id, "it is no correction")),
+            CarryOut::TooMuch { orders, taken } => Err(ActError::TooMuch { id, orders, taken }),
+            CarryOut::Unknown => Err(ActError::Unknown(id)),
+        }
+    }
+
+    /// Acts by number: those after `after`, and with `only_open` those that can be approved now. `parent` is a correction whose
+    /// parts are listed; 0: acts that are no part of any.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub async fn acts(
+        &self,
+        parent: i64,
+        only_open: bool,
+        after: i64,
+        limit: u32,
+    ) -> Result<Vec<StoredAct>, CallError> {
         let open_at_ms = only_open.then(|| self.inner.clock.wall_ms());
-        self.read(move |reader| reader.acts(&ActFilter { open_at_ms, after, limit })).await
+        self.read(move |reader| reader.acts(&ActFilter { parent, open_at_ms, after, limit })).await
     }
 
     /// An act, and how what it is about stands now, in words.
@@ -214,5 +296,22 @@ fn about(reader: &LedgerReader, deed: &Deed) -> Result<String, LedgerError> {
             };
             format!("user {user_id}: balance {}; {frozen}", balances.join(", "))
         }
+        Subject::Activity(_) => about_correction(deed),
     })
+}
+
+/// What a correction takes back, from whom.
+fn about_correction(deed: &Deed) -> String {
+    let Deed::Correct(Correction { selection, keep, take_what_is_there, max_orders, max_taken }) = deed
+    else {
+        return String::new();
+    };
+    let Selection { activity, scene, bonus_type, from_ms, to_ms, min_amount, max_amount } = selection;
+    let scene = if scene.is_empty() { "every scene".into() } else { format!("scene {scene}") };
+    let rest = if *take_what_is_there { "what is there" } else { "nothing" };
+    format!(
+        "at most {max_taken} {bonus_type} of {max_orders} credited orders of activity {activity}, {scene}, of {min_amount} to \
+         {max_amount} each, taken from {from_ms} up to {to_ms} (Unix milliseconds); each user keeps {keep} of an order, and from who \
+         has less {rest} is taken"
+    )
 }

@@ -65,6 +65,8 @@ pub(crate) struct Inner {
     /// other reading threads.
     #[cfg(feature = "rpc")]
     pub(crate) walk: Arc<tokio::sync::Semaphore>,
+    /// Lets one page of a correction be carried out at a time.
+    pub(crate) carry: Arc<tokio::sync::Semaphore>,
     pub(crate) threads: Mutex<Vec<JoinHandle<()>>>,
 }
 

@@ -104,6 +104,7 @@ impl RewardService {
             reading: Mutex::default(),
             #[cfg(feature = "rpc")]
             walk: Arc::new(tokio::sync::Semaphore::new(1)),
+            carry: Arc::new(tokio::sync::Semaphore::new(1)),
             threads: Mutex::default(),
             options,
         };

@@ -222,7 +222,8 @@ async fn an_act_survives_a_restart_and_is_answered_the_same_when_it_is_asked_aga
     let folder = tempfile::tempdir().unwrap();
     let rewards = start(folder.path());
     rewards.grant_batch("cash", &[cash("a", 7, 10)]).await;
-    let deed = Deed::Reverse { activity: String::new(), trade_no: "a".into(), take_what_is_there: false };
+    let deed =
+        Deed::Reverse { activity: String::new(), trade_no: "a".into(), take_what_is_there: false, keep: 0 };
     let first = propose(&rewards, deed.clone()).await.unwrap();
     assert!(!first.is_repeat);
     rewards.close();
@@ -239,7 +240,7 @@ async fn an_act_survives_a_restart_and_is_answered_the_same_when_it_is_asked_aga
     assert!(!done.is_repeat && again.is_repeat && again.act == done.act);
     assert_eq!(rewards.balances(7).await.unwrap(), [("cash".to_owned(), 0)]);
     assert!(propose(&rewards, deed).await.unwrap().is_repeat, "what was done is not done again");
-    assert!(rewards.acts(true, 0, 9).await.unwrap().is_empty());
+    assert!(rewards.acts(0, true, 0, 9).await.unwrap().is_empty());
     assert!(matches!(rewards.approve_act(99, by("bob")).await, Err(ActError::Unknown(99))));
     rewards.close();
     assert_clean(folder.path());

@@ -1,7 +1,8 @@
-//! `windfall operate settle`, `reverse`, `adjust`, `freeze` and `thaw`, which propose an act to the ledger, and `acts`, `act`,
-//! `approve` and `refuse`, by which another operator ends it.
+//! `windfall operate settle`, `reverse`, `correct`, `adjust`, `freeze` and `thaw`, which propose an act to the ledger, and `acts`,
+//! `act`, `approve`, `refuse` and `carry-out`, by which another operator ends it.
 
 use super::ask::{more, show, value};
+use super::correct::{self, Correct};
 use super::utc;
 use crate::outcome::Outcome;
 use serde_json::json;
@@ -48,9 +49,14 @@ pub enum Acts {
         /// Where the user has spent it, take what is there; otherwise nothing is taken then
         #[arg(long)]
         take_what_is_there: bool,
+        /// So much of it is the user's to keep, in the smallest unit
+        #[arg(long, value_name = "AMOUNT", default_value_t = 0, value_parser = clap::value_parser!(i64).range(0..))]
+        keep: i64,
         #[command(flatten)]
         because: Because,
     },
+    /// Count what a campaign gave wrongly, and propose to take it back from everybody who got it
+    Correct(Box<Correct>),
     /// Propose to give money to a user, or to take it, from or to a budget or an activity's funding
     #[command(group(clap::ArgGroup::new("way").required(true).args(["give", "take"])))]
     #[command(group(clap::ArgGroup::new("from").required(true).args(["scene", "funding"])))]
@@ -101,6 +107,9 @@ pub enum Acts {
         /// Those that have ended or expired, too
         #[arg(long)]
         all: bool,
+        /// The parts of this correction, one for each order that it has decided
+        #[arg(long, value_name = "ID", default_value_t = 0, hide_default_value = true)]
+        part_of: i64,
         /// Only acts after this number, which is the last one of the page before
         #[arg(long, default_value_t = 0)]
         after: i64,
@@ -118,6 +127,14 @@ pub enum Acts {
         /// The act's number
         id: i64,
         /// Who approves it; kept beside the name of the key
+        #[arg(long, env = "USER", default_value = "")]
+        actor: String,
+    },
+    /// Carry an approved correction out: it takes the orders back, page by page, and may be run again at any time
+    CarryOut {
+        /// The act's number
+        id: i64,
+        /// Who does it; noted in the log beside the name of the key
         #[arg(long, env = "USER", default_value = "")]
         actor: String,
     },
@@ -155,8 +172,10 @@ pub struct Because {
 /// Asks it. An act that waits for another operator is no damage; one that was approved and could not be done is.
 pub async fn ask(client: &ActsClient, command: &Acts, json: bool) -> Result<Outcome, CallError> {
     match command {
-        Acts::List { all, after, limit } => {
-            let request = ListActsRequest { open: !all, after: *after, page_size: *limit };
+        Acts::List { all, part_of, after, limit } => {
+            // Parts have ended when they are there.
+            let open = !all && *part_of == 0;
+            let request = ListActsRequest { open, after: *after, page_size: *limit, part_of: *part_of };
             let reply = client.list(request).await?;
             if json {
                 show(&reply.acts, true);
@@ -174,8 +193,17 @@ pub async fn ask(client: &ActsClient, command: &Acts, json: bool) -> Result<Outc
             let reply = client.approve(*id, actor.clone()).await?;
             let act = reply.act.unwrap_or_default();
             print(&act, json, Some(("was_ended", reply.was_ended)));
-            Ok(if act.status() == ActStatus::Done { Outcome::Clean } else { Outcome::Damage })
+            let is_done = act.status() == ActStatus::Done;
+            if is_done && !json && matches!(act.deed, Some(ActDeed { deed: Some(Deed::CorrectOrders(_)) })) {
+                println!("Carry it out with: windfall operate carry-out {}", act.id);
+            }
+            Ok(if is_done { Outcome::Clean } else { Outcome::Damage })
         }
+        Acts::CarryOut { id, actor } => correct::carry_out(client, *id, actor, json).await,
+        Acts::Correct(asked) => match correct::survey(client, asked, json).await? {
+            None => Ok(Outcome::Clean),
+            Some((deed, because)) => propose(client, Some(deed), &because, json).await,
+        },
         Acts::Refuse { id, reason, actor } => {
             let reply = client.refuse(*id, actor.clone(), reason.clone()).await?;
             let act = reply.act.unwrap_or_default();
@@ -203,8 +231,8 @@ pub async fn release(
 
 impl Because {
     /// For commands to which it is an option.
-    pub fn of(reason: &str, evidence: &str, actor: &str) -> Self {
-        Self { reason: reason.into(), evidence: evidence.into(), actor: actor.into(), valid_h: 168 }
+    pub fn of(reason: &str, evidence: &str, actor: &str, valid_h: u32) -> Self {
+        Self { reason: reason.into(), evidence: evidence.into(), actor: actor.into(), valid_h }
     }
 }
 
@@ -218,8 +246,8 @@ fn deed(command: &Acts) -> Option<Deed> {
             withdrawal_id: withdrawal.unwrap_or_default(),
             paid,
         }),
-        Acts::Reverse { trade_no, activity, take_what_is_there, .. } => {
-            Deed::ReverseOrder(ReverseOrder { activity, trade_no, take_what_is_there })
+        Acts::Reverse { trade_no, activity, take_what_is_there, keep, .. } => {
+            Deed::ReverseOrder(ReverseOrder { activity, trade_no, take_what_is_there, keep })
         }
         Acts::Adjust { user, give, take, bonus_type, activity, scene, .. } => {
             Deed::AdjustAccount(AdjustAccount {
@@ -233,7 +261,12 @@ fn deed(command: &Acts) -> Option<Deed> {
         }
         Acts::Freeze { user, .. } => Deed::FreezeUser(FreezeUser { user_id: user }),
         Acts::Thaw { user, .. } => Deed::ThawUser(ThawUser { user_id: user }),
-        Acts::List { .. } | Acts::Act { .. } | Acts::Approve { .. } | Acts::Refuse { .. } => return None,
+        Acts::List { .. }
+        | Acts::Act { .. }
+        | Acts::Approve { .. }
+        | Acts::CarryOut { .. }
+        | Acts::Correct(_)
+        | Acts::Refuse { .. } => return None,
     })
 }
 

@@ -6,6 +6,7 @@ mod acts;
 pub mod archive;
 mod ask;
 pub mod backfill;
+mod correct;
 pub mod find;
 pub mod jobs;
 pub mod keys;

@@ -82,6 +82,9 @@ enum Ask {
         /// What proves it; kept with the act
         #[arg(long, requires = "reason")]
         evidence: Option<String>,
+        /// How long the act can be approved, in hours
+        #[arg(long, default_value_t = 168, value_parser = clap::value_parser!(u32).range(1..=720))]
+        valid_h: u32,
         /// Who asks for it; kept beside the name of the key
         #[arg(long, env = "USER", default_value = "")]
         actor: String,
@@ -163,8 +166,15 @@ async fn ask(clients: &Clients, command: &Ask, json: bool) -> Result<Outcome, Ca
     match command {
         Ask::Payouts(command) => return payouts::ask(&clients.payouts, command, json).await,
         Ask::Acts(command) => return acts::ask(&clients.acts, command, json).await,
-        Ask::Release { trade_nos, activity, reason: Some(reason), evidence: Some(evidence), actor } => {
-            let because = acts::Because::of(reason, evidence, actor);
+        Ask::Release {
+            trade_nos,
+            activity,
+            reason: Some(reason),
+            evidence: Some(evidence),
+            actor,
+            valid_h,
+        } => {
+            let because = acts::Because::of(reason, evidence, actor, *valid_h);
             for (done, trade_no) in trade_nos.iter().enumerate() {
                 let order = (activity.clone(), trade_no.clone());
                 if let Err(error) = acts::release(&clients.acts, order, &because, json).await {

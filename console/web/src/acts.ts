@@ -13,7 +13,7 @@ export interface Deed {
   settle_order?: OfOrder & { paid: boolean };
   settle_withdrawal?: { user_id: string; withdrawal_id: string; paid: boolean };
   release_order?: OfOrder;
-  reverse_order?: OfOrder & { take_what_is_there: boolean };
+  reverse_order?: OfOrder & { take_what_is_there: boolean; keep?: string };
   adjust_account?: { user_id: string; activity: string; scene: string; bonus_type: string; amount: string; to_user: boolean };
   freeze_user?: { user_id: string };
   thaw_user?: { user_id: string };
@@ -73,6 +73,8 @@ export function sortOf(deed: Deed | undefined): Sort | null {
   if (deed?.settle_order) return deed.settle_order.paid ? "settle_order_paid" : "settle_order_returned";
   if (deed?.settle_withdrawal) return deed.settle_withdrawal.paid ? "settle_withdrawal_paid" : "settle_withdrawal_returned";
   if (deed?.release_order) return "release_order";
+  // Its words here are those of an order that is taken back as a whole.
+  if (deed?.reverse_order && BigInt(deed.reverse_order.keep ?? "0") !== 0n) return null;
   if (deed?.reverse_order) return deed.reverse_order.take_what_is_there ? "reverse_order_rest" : "reverse_order";
   if (deed?.adjust_account) {
     const { to_user, scene } = deed.adjust_account;

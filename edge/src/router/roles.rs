@@ -63,10 +63,10 @@ pub(super) const fn archive(method: ArchiveMethod) -> Role {
 
 pub(super) const fn acts(method: ActsMethod) -> Role {
     match method {
-        ActsMethod::ListActs | ActsMethod::GetAct => Role::Observe,
+        ActsMethod::ListActs | ActsMethod::GetAct | ActsMethod::SurveyOrders => Role::Observe,
         // Who proposed an act may refuse it, too.
         ActsMethod::ProposeAct | ActsMethod::RefuseAct => Role::Operate,
-        ActsMethod::ApproveAct => Role::Approve,
+        ActsMethod::ApproveAct | ActsMethod::CarryOutAct => Role::Approve,
     }
 }
 

@@ -56,9 +56,16 @@ pub(crate) fn check(proposal: &Proposal) -> Result<(), LedgerError> {
         return invalid("an act must be open for a while".into());
     }
     let texts: &[&String] = match deed {
+        Deed::Reverse { keep, .. } if !(0..AMOUNT_MAX).contains(keep) => {
+            return invalid(format!("what is kept of an order is 0 to {}", AMOUNT_MAX - 1));
+        }
         Deed::SettleOrder { activity, trade_no, .. }
         | Deed::Release { activity, trade_no }
         | Deed::Reverse { activity, trade_no, .. } => &[activity, trade_no],
+        Deed::Correct(correction) => match correction.wrong(*time_ms) {
+            Some(why) => return invalid(why),
+            None => &[],
+        },
         Deed::SettleWithdrawal { withdrawal, .. } => &[withdrawal],
         Deed::Adjust { activity, bonus_type, amount, .. } if (1..=AMOUNT_MAX).contains(amount) => {
             &[activity, bonus_type]
@@ -170,7 +177,7 @@ mod tests {
             operator: by("bob"),
             time_ms: 1_500,
         });
-        StoredAct { id: 1, proposal, end }
+        StoredAct { id: 1, proposal, parent: 0, end }
     }
 
     #[test]
@@ -205,9 +212,10 @@ mod tests {
 
     #[test]
     fn a_deed_is_the_same_after_it_was_stored() {
-        let deed = Deed::Reverse { activity: "a b".into(), trade_no: "t".into(), take_what_is_there: true };
+        let deed =
+            Deed::Reverse { activity: "a b".into(), trade_no: "t".into(), take_what_is_there: true, keep: 0 };
         let text = serde_json::to_string(&deed).unwrap();
-        assert!(text.starts_with(r#"{"kind":"reverse""#), "{text}");
+        assert!(text.starts_with(r#"{"kind":"reverse""#) && !text.contains("keep"), "{text}");
         assert_eq!(serde_json::from_str::<Deed>(&text).unwrap(), deed);
         assert_eq!(deed.subject().to_string(), "order t a b");
     }

@@ -6,9 +6,12 @@
 //! in the transaction that approves it decides: an order that was credited meanwhile, or a balance that was spent, ends the
 //! act as not done, and its end says why.
 
+pub(crate) mod correction;
 pub(crate) mod decision;
 pub(crate) mod perform;
 pub(crate) mod steps;
+
+use correction::{CarryOut, Correction};
 
 use crate::error::LedgerError;
 use crate::key::WithdrawalId;
@@ -56,7 +59,12 @@ pub enum Deed {
         trade_no: String,
         /// Whether less is taken where the user has less. Otherwise nothing is taken then.
         take_what_is_there: bool,
+        /// How much of it the user keeps, less than its amount; 0 where a payer has paid it.
+        #[serde(default, skip_serializing_if = "is_nothing")]
+        keep: i64,
     },
+    /// Takes many credited orders back, as [`Self::Reverse`] does one. Its approval moves nothing: it is carried out afterwards.
+    Correct(Correction),
     /// Moves money between a user's account and a budget, or an activity's funding.
     Adjust {
         /// Whose account it is.
@@ -84,6 +92,11 @@ pub enum Deed {
     },
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_nothing(amount: &i64) -> bool {
+    *amount == 0
+}
+
 impl Deed {
     /// Its word, as it is stored.
     pub const fn kind(&self) -> &'static str {
@@ -92,6 +105,7 @@ impl Deed {
             Self::SettleWithdrawal { .. } => "settle_withdrawal",
             Self::Release { .. } => "release",
             Self::Reverse { .. } => "reverse",
+            Self::Correct(_) => "correct",
             Self::Adjust { .. } => "adjust",
             Self::Freeze { .. } => "freeze",
             Self::Thaw { .. } => "thaw",
@@ -107,6 +121,7 @@ impl Deed {
             Self::SettleWithdrawal { user_id, withdrawal, .. } => {
                 Subject::Withdrawal { user_id: *user_id, id: withdrawal }
             }
+            Self::Correct(correction) => Subject::Activity(&correction.selection.activity),
             Self::Adjust { user_id, .. } | Self::Freeze { user_id } | Self::Thaw { user_id } => {
                 Subject::User(*user_id)
             }
@@ -133,6 +148,8 @@ pub enum Subject<'a> {
     },
     /// A user.
     User(i64),
+    /// The orders of an activity.
+    Activity(&'a str),
 }
 
 impl fmt::Display for Subject<'_> {
@@ -141,6 +158,7 @@ impl fmt::Display for Subject<'_> {
             Self::Order { activity, trade_no } => write!(f, "order {trade_no} {activity}"),
             Self::Withdrawal { user_id, id } => write!(f, "withdrawal {id} {user_id}"),
             Self::User(user_id) => write!(f, "user {user_id}"),
+            Self::Activity(activity) => write!(f, "activity {activity}"),
         }
     }
 }
@@ -224,6 +242,8 @@ pub struct StoredAct {
     pub id: i64,
     /// What was asked for.
     pub proposal: Proposal,
+    /// The correction that it is a part of; 0 for none.
+    pub parent: i64,
     /// `None`: nobody has approved or refused it.
     pub end: Option<ActEnd>,
 }
@@ -238,6 +258,8 @@ impl StoredAct {
 /// Which acts to list.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ActFilter {
+    /// The correction whose parts are listed; 0: acts that are no part of any.
+    pub parent: i64,
     /// Only those that can be approved at this time.
     pub open_at_ms: Option<i64>,
     /// Only larger numbers.
@@ -303,6 +325,21 @@ impl Tx<'_> {
         now_ms: i64,
     ) -> Result<Ended, LedgerError> {
         self.run(|tx| perform::refuse(tx, id, by, why, now_ms))
+    }
+
+    /// Carries a page of an approved correction out: takes back the orders that lie behind `after`, empty at first, then what the
+    /// page before says comes next. Safe to repeat: what was decided is not decided again.
+    ///
+    /// # Errors
+    /// [`LedgerError`]; the transaction is lost.
+    pub fn carry_out(
+        &mut self,
+        id: i64,
+        after: &str,
+        by: &Operator,
+        now_ms: i64,
+    ) -> Result<CarryOut, LedgerError> {
+        self.run(|tx| correction::carry_out(tx, id, after, by, now_ms))
     }
 
     /// A withdrawal as this transaction sees it.

@@ -5,11 +5,11 @@
 //! answer is lost, whoever asks again is told the end.
 
 use super::decision::{self, Gate};
-use super::steps::{Moved, Movement};
+use super::steps::{Moved, Movement, Payment};
 use super::{ActEnd, ActOutcome, Deed, Ended, Operator, Proposal, Proposed, StoredAct, Subject};
 use crate::contract::Transaction;
 use crate::error::LedgerError;
-use crate::journal::{Account, Kind, SETTLEMENT, USER};
+use crate::journal::{Account, Kind, SETTLEMENT};
 use crate::key::{OrderId, WithdrawalId, act_reference};
 use sha2::{Digest, Sha256};
 use windfall_contract::accounts::Reason;
@@ -64,7 +64,7 @@ pub(crate) fn propose(tx: &mut dyn Transaction, proposal: &Proposal) -> Result<P
             return Ok(Proposed::NotPossible(why));
         }
         if let Some(id) = tx.insert_act(&key, nth, proposal)? {
-            return Ok(Proposed::Now(StoredAct { id, proposal: proposal.clone(), end: None }));
+            return Ok(Proposed::Now(StoredAct { id, proposal: proposal.clone(), parent: 0, end: None }));
         }
     }
     Err(LedgerError::Contended("others propose the same act".into()))
@@ -129,7 +129,7 @@ fn impossible(tx: &mut dyn Transaction, deed: &Deed) -> Result<Option<String>, L
                 why => why,
             }
         }
-        Deed::Adjust { .. } | Deed::Freeze { .. } | Deed::Thaw { .. } => None,
+        Deed::Adjust { .. } | Deed::Freeze { .. } | Deed::Thaw { .. } | Deed::Correct(_) => None,
     })
 }
 
@@ -203,7 +203,7 @@ pub(crate) fn settled_by(
         Subject::Withdrawal { user_id, id } => {
             tx.withdrawal(WithdrawalId { user_id, id })?.and_then(|found| found.decided_ms)
         }
-        Subject::User(_) => None,
+        Subject::User(_) | Subject::Activity(_) => None,
     };
     // What performs an act decides its subject at the time of the act's end. Which of them ended last is not asked: they were
     // approved by several hosts, whose clocks differ.
@@ -216,7 +216,7 @@ pub(crate) fn settled_by(
 }
 
 /// What performing an act came to.
-enum Effect {
+pub(crate) enum Effect {
     Done { detail: String, amount: i64 },
     NotDone(String),
 }
@@ -239,9 +239,16 @@ fn perform(tx: &mut dyn Transaction, act: &StoredAct, now_ms: i64) -> Result<Eff
         Deed::SettleWithdrawal { user_id, withdrawal, paid } => {
             end_withdrawal(tx, act, WithdrawalId { user_id: *user_id, id: withdrawal }, *paid, now_ms)
         }
-        Deed::Reverse { activity, trade_no, take_what_is_there } => {
-            reverse(tx, OrderId { activity, trade_no }, *take_what_is_there, now_ms)
+        Deed::Reverse { activity, trade_no, take_what_is_there, keep } => {
+            reverse(tx, OrderId { activity, trade_no }, (*keep, *take_what_is_there), now_ms)
         }
+        Deed::Correct(correction) => Ok(Effect::Done {
+            detail: format!(
+                "approved for {} orders and {} at most; nothing is taken before it is carried out",
+                correction.max_orders, correction.max_taken
+            ),
+            amount: 0,
+        }),
         Deed::Adjust { .. } => adjust(tx, act, now_ms),
         Deed::Freeze { user_id } => {
             let is_new = tx.set_frozen(*user_id, true, act.id, now_ms)?;
@@ -309,7 +316,7 @@ fn end_withdrawal(
 fn reverse(
     tx: &mut dyn Transaction,
     id: OrderId<'_>,
-    take_what_is_there: bool,
+    (keep, take_what_is_there): (i64, bool),
     now_ms: i64,
 ) -> Result<Effect, LedgerError> {
     let found = tx.lock_order(id)?;
@@ -327,26 +334,33 @@ fn reverse(
             order.key
         )));
     };
-    let movement = Movement {
-        kind: Kind::Reversal,
-        user_id: order.user_id,
-        asset: payment.asset,
-        debit: payment.payee,
-        credit: Account::budget(payment.budget_key),
-        amount: payment.amount,
-        take_what_is_there: take_what_is_there && payment.payee.kind == USER,
-        budget: Some(payment.budget_key),
-        reference: &order.key,
-        time_ms: now_ms,
-    };
+    if keep > 0 && payment.payee.kind == SETTLEMENT {
+        return Ok(Effect::NotDone(
+            "a payer has paid the order, so that it is taken back as a whole or not at all".into(),
+        ));
+    }
+    if keep >= payment.amount {
+        return Ok(Effect::NotDone(format!(
+            "the order is of {}, which is no more than is kept",
+            payment.amount
+        )));
+    }
+    let movement = payment.reversal(order.user_id, &order.key, (keep, take_what_is_there), now_ms);
+    Ok(reversed(tx.move_money(&movement)?, &payment, keep))
+}
+
+/// What a reversal of a payment came to.
+pub(crate) fn reversed(outcome: Moved, payment: &Payment, keep: i64) -> Effect {
     let from = if payment.payee.kind == SETTLEMENT { "the payer's settlement" } else { "the user" };
-    Ok(match tx.move_money(&movement)? {
-        Moved::Done(amount) if amount < payment.amount => Effect::Done {
-            detail: format!("{amount} of {} taken back from {from}; the rest was spent", payment.amount),
+    let kept = if keep == 0 { String::new() } else { format!("; {keep} of {} is kept", payment.amount) };
+    let wanted = payment.amount - keep;
+    match outcome {
+        Moved::Done(amount) if amount < wanted => Effect::Done {
+            detail: format!("{amount} of {wanted} taken back from {from}; the rest was spent{kept}"),
             amount,
         },
-        other => moved(other, &format!("taken back from {from}")),
-    })
+        other => moved(other, &format!("taken back from {from}{kept}")),
+    }
 }
 
 fn adjust(tx: &mut dyn Transaction, act: &StoredAct, now_ms: i64) -> Result<Effect, LedgerError> {

@@ -1,11 +1,13 @@
 //! The steps that acts need of a database, beside those of every transaction.
 
+use super::correction::{Part, Selection, Survey, Totals};
 use super::decision::Standing;
-use super::{ActEnd, ActFilter, Proposal, StoredAct};
+use super::{ActEnd, ActFilter, Operator, Proposal, StoredAct};
 use crate::error::LedgerError;
-use crate::journal::{Account, Kind};
+use crate::journal::{Account, Kind, USER};
 use crate::key::{OrderId, WithdrawalId};
 use crate::withdrawal::StoredWithdrawal;
+use std::collections::HashSet;
 use windfall_contract::accounts::{Reason, StoredOrder};
 
 /// Money that an act moves.
@@ -47,6 +49,30 @@ pub(crate) struct Payment {
     /// The account that got it: the user's, or a payer's settlement.
     pub payee: Account,
     pub amount: i64,
+}
+
+impl Payment {
+    /// The movement that takes it back, to its budget, all but what is kept.
+    pub const fn reversal<'a>(
+        &self,
+        user_id: i64,
+        order_key: &'a str,
+        (keep, take_what_is_there): (i64, bool),
+        time_ms: i64,
+    ) -> Movement<'a> {
+        Movement {
+            kind: Kind::Reversal,
+            user_id,
+            asset: self.asset,
+            debit: self.payee,
+            credit: Account::budget(self.budget_key),
+            amount: self.amount - keep,
+            take_what_is_there: take_what_is_there && self.payee.kind == USER,
+            budget: Some(self.budget_key),
+            reference: order_key,
+            time_ms,
+        }
+    }
 }
 
 /// A key of the budgets, by numbers.
@@ -119,4 +145,60 @@ pub(crate) trait ActReads {
 
     /// The act that froze a user, and when; `None`: the user is not frozen.
     fn frozen(&self, user_id: i64) -> Result<Option<(i64, i64)>, LedgerError>;
+}
+
+/// What a transaction does for corrections, beside that.
+pub(crate) trait CorrectionSteps {
+    /// Locks an act as [`ActSteps::lock_act`] does, unless somebody else has: then false.
+    fn try_lock_act(&mut self, id: i64) -> Result<bool, LedgerError>;
+
+    /// The keys of orders of a selection that were credited before a time: so many at most, from behind a place of their table on,
+    /// and the place behind which the next ones are. An order may be left out, or come twice, if it changes meanwhile.
+    fn select_orders(
+        &mut self,
+        which: &Selection,
+        credited_before_ms: i64,
+        after: &str,
+        limit: usize,
+    ) -> Result<(Vec<String>, Option<String>), LedgerError>;
+
+    /// Locks the orders with these keys, as [`Self::lock_order`] does.
+    fn lock_orders(&mut self, keys: &[String]) -> Result<(), LedgerError>;
+
+    /// Those of these subjects that were reversed, by any act, or that a correction has decided.
+    fn decided_parts(&mut self, correction: i64, subjects: &[String])
+    -> Result<HashSet<String>, LedgerError>;
+
+    /// The users and the payments of orders, by key: one answer for each, in order; `None` where it is not credited.
+    fn payments(&mut self, keys: &[String]) -> Result<Vec<Option<(i64, Payment)>>, LedgerError>;
+
+    /// Moves money back to budgets: one answer for each movement, in order.
+    fn take_back(&mut self, movements: &[Movement<'_>]) -> Result<Vec<Moved>, LedgerError>;
+
+    /// What a correction has come to.
+    fn totals(&mut self, correction: i64) -> Result<Totals, LedgerError>;
+
+    /// Inserts what a correction has come to with a page, and who carried the page out.
+    fn insert_page(
+        &mut self,
+        correction: i64,
+        totals: &Totals,
+        by: &Operator,
+        now_ms: i64,
+    ) -> Result<(), LedgerError>;
+
+    /// Inserts parts of a correction with their ends: proposed by who proposed it, approved by who approved it.
+    fn insert_parts(
+        &mut self,
+        correction: &StoredAct,
+        approved: &ActEnd,
+        parts: &[Part],
+        now_ms: i64,
+    ) -> Result<(), LedgerError>;
+}
+
+/// What is read for corrections.
+pub(crate) trait CorrectionReads {
+    /// What a part of the ledger has of a selection, from a place of its orders on.
+    fn survey(&self, which: &Selection, keep: i64, after: &str) -> Result<Survey, LedgerError>;
 }

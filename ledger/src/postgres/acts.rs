@@ -50,9 +50,11 @@ DO $$ DECLARE allowed record; grantee text; BEGIN
         actor text NOT NULL,
         proposed_ms bigint NOT NULL,
         expires_ms bigint NOT NULL,
+        parent bigint NOT NULL DEFAULT 0,
         UNIQUE (key, nth)
     );
     CREATE INDEX acts_subject ON acts (subject);
+    CREATE INDEX acts_parent ON acts (parent, id);
     CREATE TABLE act_ends (
         act bigint NOT NULL PRIMARY KEY REFERENCES acts (id),
         outcome smallint NOT NULL,
@@ -61,6 +63,18 @@ DO $$ DECLARE allowed record; grantee text; BEGIN
         operator text NOT NULL,
         actor text NOT NULL,
         time_ms bigint NOT NULL
+    );
+    CREATE TABLE correction_pages (
+        act bigint NOT NULL REFERENCES acts (id),
+        nth bigint NOT NULL,
+        orders bigint NOT NULL,
+        taken bigint NOT NULL,
+        short_orders bigint NOT NULL,
+        short_amount bigint NOT NULL,
+        operator text NOT NULL,
+        actor text NOT NULL,
+        time_ms bigint NOT NULL,
+        PRIMARY KEY (act, nth)
     );
     CREATE TABLE frozen_users (
         user_id bigint NOT NULL PRIMARY KEY,
@@ -71,11 +85,13 @@ DO $$ DECLARE allowed record; grantee text; BEGIN
     FOR EACH STATEMENT EXECUTE FUNCTION refuse_change();
     CREATE TRIGGER act_ends_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON act_ends
     FOR EACH STATEMENT EXECUTE FUNCTION refuse_change();
+    CREATE TRIGGER correction_pages_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON correction_pages
+    FOR EACH STATEMENT EXECUTE FUNCTION refuse_change();
     FOR allowed IN SELECT a.grantee, a.privilege_type AS what FROM pg_class c, aclexplode(c.relacl) a
         WHERE c.oid = 'withdrawals'::regclass AND a.grantee <> c.relowner AND a.privilege_type IN ('SELECT', 'INSERT')
     LOOP
         grantee := CASE allowed.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(allowed.grantee)) END;
-        EXECUTE format('GRANT %s ON acts, act_ends, frozen_users TO %s', allowed.what, grantee);
+        EXECUTE format('GRANT %s ON acts, act_ends, correction_pages, frozen_users TO %s', allowed.what, grantee);
         IF allowed.what = 'INSERT' THEN
             EXECUTE format('GRANT DELETE ON frozen_users TO %s', grantee);
         END IF;
@@ -85,6 +101,7 @@ END $$;
 
 const ARE_THERE: &str = "SELECT to_regclass('act_ends') IS NOT NULL AND to_regclass('frozen_users') IS NOT NULL, \
     coalesce(has_schema_privilege(current_schema(), 'CREATE'), false), current_schema()::text";
+pub(super) const TRY_LOCK: &str = "SELECT pg_try_advisory_xact_lock(hashtextextended('windfall act ' || current_schema() || ' ' || $1::bigint, 0))";
 const LOCK: &str = "SELECT pg_advisory_xact_lock(hashtextextended('windfall act ' || current_schema() || ' ' || $1::bigint, 0))";
 
 /// The columns of an act and its end.
@@ -92,7 +109,7 @@ macro_rules! select {
     ($condition:literal) => {
         concat!(
             "SELECT a.id, a.deed, a.reason, a.evidence, a.operator, a.actor, a.proposed_ms, a.expires_ms, \
-             e.outcome, e.detail, e.amount, e.operator, e.actor, e.time_ms, a.nth \
+             e.outcome, e.detail, e.amount, e.operator, e.actor, e.time_ms, a.nth, a.parent \
              FROM acts a LEFT JOIN act_ends e ON e.act = a.id ",
             $condition
         )
@@ -103,7 +120,8 @@ const BY_ID: &str = select!("WHERE a.id = $1");
 const NEWEST: &str = select!("WHERE a.key = $1 ORDER BY a.nth DESC LIMIT 1");
 const DONE: &str = select!("WHERE a.subject = $1 AND a.kind = ANY($2) AND e.outcome = $3 ORDER BY a.id DESC");
 const LIST: &str = select!(
-    "WHERE a.id > $1 AND ($2::bigint IS NULL OR (e.act IS NULL AND a.expires_ms > $2)) ORDER BY a.id LIMIT $3"
+    "WHERE a.parent = $4 AND a.id > $1 AND ($2::bigint IS NULL OR (e.act IS NULL AND a.expires_ms > $2)) \
+     ORDER BY a.id LIMIT $3"
 );
 const FROZEN: &str = "SELECT user_id, act, since_ms FROM frozen_users WHERE user_id = ANY($1)";
 /// All accounts of a user, in the order in which everybody locks them.
@@ -133,7 +151,7 @@ fn stored(row: &Row) -> Result<(StoredAct, i64), LedgerError> {
             time_ms: cell(row, 13)?,
         }),
     };
-    Ok((StoredAct { id, proposal, end }, cell(row, 14)?))
+    Ok((StoredAct { id, proposal, parent: cell(row, 15)?, end }, cell(row, 14)?))
 }
 
 fn first(rows: &[Row]) -> Result<Option<(StoredAct, i64)>, LedgerError> {
@@ -167,7 +185,8 @@ impl ActReads for Link {
         if !are_there(&session)? {
             return Ok(Vec::new());
         }
-        let rows = session.query(LIST, &[&filter.after, &filter.open_at_ms, &i64::from(filter.limit)])?;
+        let rows = session
+            .query(LIST, &[&filter.after, &filter.open_at_ms, &i64::from(filter.limit), &filter.parent])?;
         rows.iter().map(|row| Ok(stored(row)?.0)).collect()
     }
 
@@ -328,7 +347,7 @@ impl ActSteps for PgTx<'_> {
         }
         // Budgets before accounts, as everywhere.
         let mut back = match movement.budget.filter(|_| credit.kind == BUDGET) {
-            Some(id) => Some((id, budgets::lock_whole(self.session, self.budget_keys, id)?)),
+            Some(id) => Some((id, budgets::lock_whole(self.session, self.budget_keys, vec![id])?)),
             None => None,
         };
         let key = (asset, user_id);

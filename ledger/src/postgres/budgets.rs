@@ -227,13 +227,13 @@ impl Whole {
     }
 }
 
-/// Locks a budget key, and all that cover it.
+/// Locks budget keys, which are sorted, and all that cover them.
 pub(crate) fn lock_whole(
     session: &Session,
     budget_keys: &mut BudgetKeys,
-    id: i64,
+    ids: Vec<i64>,
 ) -> Result<Whole, LedgerError> {
-    Whole::lock(session, budget_keys, vec![id])
+    Whole::lock(session, budget_keys, ids)
 }
 
 /// Drops the demands on budget keys without a budget, and returns the parts that they belonged to. The cache may be out

@@ -29,6 +29,7 @@ mod budget_keys;
 mod budgets;
 mod chain;
 mod copies;
+mod corrections;
 mod decide;
 mod failover;
 mod link;

@@ -34,7 +34,7 @@ pub(super) fn make_more(session: &Session, address: &Address, has_journal: bool)
     // Also where the tables were there before: since then others may have been allowed to append transfers.
     alone(session, address, copies::GRANTS)?;
     if has_journal {
-        make_set(session, address, &["acts", "act_ends", "frozen_users"], acts::TABLES)?;
+        make_set(session, address, &["acts", "act_ends", "correction_pages", "frozen_users"], acts::TABLES)?;
         for set in audit::TABLE_SETS {
             make_set(session, address, set.names, &set.sql(true))?;
         }

@@ -34,9 +34,11 @@ CREATE TABLE IF NOT EXISTS acts (
     actor TEXT NOT NULL,
     proposed_ms INTEGER NOT NULL,
     expires_ms INTEGER NOT NULL,
+    parent INTEGER NOT NULL DEFAULT 0,
     UNIQUE (key, nth)
 ) STRICT;
 CREATE INDEX IF NOT EXISTS acts_subject ON acts (subject);
+CREATE INDEX IF NOT EXISTS acts_parent ON acts (parent, id);
 CREATE TABLE IF NOT EXISTS act_ends (
     act INTEGER NOT NULL PRIMARY KEY REFERENCES acts (id),
     outcome INTEGER NOT NULL,
@@ -46,6 +48,18 @@ CREATE TABLE IF NOT EXISTS act_ends (
     actor TEXT NOT NULL,
     time_ms INTEGER NOT NULL
 ) STRICT;
+CREATE TABLE IF NOT EXISTS correction_pages (
+    act INTEGER NOT NULL REFERENCES acts (id),
+    nth INTEGER NOT NULL,
+    orders INTEGER NOT NULL,
+    taken INTEGER NOT NULL,
+    short_orders INTEGER NOT NULL,
+    short_amount INTEGER NOT NULL,
+    operator TEXT NOT NULL,
+    actor TEXT NOT NULL,
+    time_ms INTEGER NOT NULL,
+    PRIMARY KEY (act, nth)
+) STRICT, WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS frozen_users (
     user_id INTEGER NOT NULL PRIMARY KEY,
     act INTEGER NOT NULL,
@@ -65,11 +79,18 @@ BEGIN SELECT RAISE(ABORT, 'ends of acts are only ever appended'); END;
 CREATE TRIGGER IF NOT EXISTS act_ends_no_replace BEFORE INSERT ON act_ends
 WHEN EXISTS (SELECT 1 FROM act_ends WHERE act = NEW.act)
 BEGIN SELECT RAISE(ABORT, 'ends of acts are only ever appended'); END;
+CREATE TRIGGER IF NOT EXISTS correction_pages_no_update BEFORE UPDATE ON correction_pages
+BEGIN SELECT RAISE(ABORT, 'pages of corrections are only ever appended'); END;
+CREATE TRIGGER IF NOT EXISTS correction_pages_no_delete BEFORE DELETE ON correction_pages
+BEGIN SELECT RAISE(ABORT, 'pages of corrections are only ever appended'); END;
+CREATE TRIGGER IF NOT EXISTS correction_pages_no_replace BEFORE INSERT ON correction_pages
+WHEN EXISTS (SELECT 1 FROM correction_pages WHERE act = NEW.act AND nth = NEW.nth)
+BEGIN SELECT RAISE(ABORT, 'pages of corrections are only ever appended'); END;
 COMMIT;
 ";
 
 const COLUMNS: &str = "SELECT a.id, a.deed, a.reason, a.evidence, a.operator, a.actor, a.proposed_ms, a.expires_ms, \
-    e.outcome, e.detail, e.amount, e.operator, e.actor, e.time_ms, a.nth FROM acts a LEFT JOIN act_ends e ON e.act = a.id";
+    e.outcome, e.detail, e.amount, e.operator, e.actor, e.time_ms, a.nth, a.parent FROM acts a LEFT JOIN act_ends e ON e.act = a.id";
 
 /// A row as it is read; the deed is parsed outside.
 type Read = (StoredAct, String, Option<i64>, i64);
@@ -97,7 +118,12 @@ fn read(row: &Row<'_>) -> Result<Read, rusqlite::Error> {
             time_ms: row.get(13)?,
         }),
     };
-    Ok((StoredAct { id: row.get(0)?, proposal, end }, row.get(1)?, outcome, row.get(14)?))
+    Ok((
+        StoredAct { id: row.get(0)?, proposal, parent: row.get(15)?, end },
+        row.get(1)?,
+        outcome,
+        row.get(14)?,
+    ))
 }
 
 /// The act, and its number among those of its key.
@@ -116,7 +142,7 @@ fn one(db: &Connection, id: i64) -> Result<Option<StoredAct>, LedgerError> {
 
 /// Whether the tables are there: a file that no writer of this build has opened has none.
 pub(super) fn are_there(db: &Connection) -> Result<bool, LedgerError> {
-    let sql = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'act_ends_no_replace')";
+    let sql = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'correction_pages_no_replace')";
     Ok(db.query_row(sql, [], |row| row.get(0))?)
 }
 
@@ -132,10 +158,11 @@ impl ActReads for Connection {
             return Ok(Vec::new());
         }
         let sql = format!(
-            "{COLUMNS} WHERE a.id > ?1 AND (?2 IS NULL OR (e.act IS NULL AND a.expires_ms > ?2)) ORDER BY a.id LIMIT ?3"
+            "{COLUMNS} WHERE a.parent = ?4 AND a.id > ?1 AND (?2 IS NULL OR (e.act IS NULL AND a.expires_ms > ?2)) ORDER BY a.id LIMIT ?3"
         );
         let mut statement = self.prepare_cached(&sql)?;
-        let rows = statement.query_map(params![filter.after, filter.open_at_ms, filter.limit], read)?;
+        let rows = statement
+            .query_map(params![filter.after, filter.open_at_ms, filter.limit, filter.parent], read)?;
         rows.map(|row| Ok(stored(row?)?.0)).collect()
     }
 

@@ -7,6 +7,7 @@ mod budget_keys;
 mod budgets;
 mod chain;
 mod copies;
+mod corrections;
 mod credit;
 mod orders;
 mod position;

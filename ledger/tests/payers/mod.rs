@@ -332,7 +332,7 @@ fn act(ledger: &mut Ledger, deed: Deed) {
 pub fn what_operators_did_is_known(mut place: Place<'_>) {
     let agreed = day(&mut place);
     let (activity, trade_no) = ("spring".to_owned(), "in-time".to_owned());
-    act(&mut place.ledger, Deed::Reverse { activity, trade_no, take_what_is_there: false });
+    act(&mut place.ledger, Deed::Reverse { activity, trade_no, take_what_is_there: false, keep: 0 });
     for lines in [
         agreed.clone(),
         agreed[1..].to_vec(),

@@ -14,7 +14,7 @@ mod tls;
 #[path = "rocketmq/troubles.rs"]
 mod troubles;
 
-use ground::{Ground, drain, reader, write};
+use ground::{Ground, drain, prefix, reader, write};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -86,31 +86,47 @@ async fn conformance() {
     assert!(failed.is_empty(), "{failed:#?}");
 }
 
-/// What is held is extended for as long as polls come: three times its hiding, and nobody else gets it.
+/// What is held is extended for as long as polls come: three times its hiding, and nobody else gets it. A machine that is too busy
+/// to extend in time has a reason to repeat, which is counted; then the same is tried again.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs real servers: ./dev test runs it"]
 async fn held_for_long() {
     let ground = Ground::shared().await;
-    // Long enough that an extension comes in time on a machine that is busy for some seconds.
-    let broker =
-        RocketBroker::open(&RocketOptions { invisible_ms: 12_000, ..ground.options.clone() }).unwrap();
+    for attempt in 0..4 {
+        let options = RocketOptions { prefix: prefix(), invisible_ms: 12_000, ..ground.options.clone() };
+        let broker = RocketBroker::open(&options).unwrap();
+        let Err(what) = holds_for_long(&broker).await else { return };
+        assert!(broker.reasons_to_repeat().load(Ordering::Relaxed) > 0, "{what}, for no reason");
+        println!("attempt {attempt}: {what}, since the machine was too busy to extend in time");
+    }
+    panic!("records came again in every attempt");
+}
+
+async fn holds_for_long(broker: &RocketBroker) -> Result<(), &'static str> {
     broker.ensure_topic("long", 4).unwrap();
-    let mut holder = reader(&broker, "long", "g").await;
-    write(&broker, "long", 0..50).await;
+    let mut holder = reader(broker, "long", "g").await;
+    write(broker, "long", 0..50).await;
     let held = holder.read(50, Duration::from_secs(60)).await.unwrap();
     assert_eq!(held.len(), 50);
-    let mut other = reader(&broker, "long", "g").await;
+    let mut other = reader(broker, "long", "g").await;
     let started = Instant::now();
     while started.elapsed() < Duration::from_secs(38) {
-        assert!(drain(&mut holder, Duration::from_millis(50)).await.is_empty(), "came to its holder again");
-        assert!(drain(&mut other, Duration::from_millis(50)).await.is_empty(), "came to another");
+        if !drain(&mut holder, Duration::from_millis(50)).await.is_empty() {
+            return Err("a record came to its holder again");
+        }
+        if !drain(&mut other, Duration::from_millis(50)).await.is_empty() {
+            return Err("a record came to another");
+        }
     }
     holder.commit().await.unwrap();
     assert_eq!(broker.lag("long", "g").await.unwrap().records(), 0);
     let started = Instant::now();
     while started.elapsed() < Duration::from_secs(17) {
-        assert!(drain(&mut other, Duration::from_millis(100)).await.is_empty(), "came again though finished");
+        if !drain(&mut other, Duration::from_millis(100)).await.is_empty() {
+            return Err("a record came again though it was finished");
+        }
     }
+    Ok(())
 }
 
 /// A member that leaves gives back what it holds; another has it within seconds, not after the hiding's 30.

@@ -4,8 +4,8 @@ use super::{archive, status};
 use crate::handle::RewardHandle;
 use tonic::{Request, Response, Status};
 use windfall_edge::{Call, Caller};
-use windfall_ledger::{ActOutcome, Deed, Operator, StoredAct};
-use windfall_proto::order::{check_text, check_trade_no};
+use windfall_ledger::{ActOutcome, Correction, Deed, Operator, Selection, StoredAct};
+use windfall_proto::order::{AMOUNT_MAX, check_text, check_trade_no};
 use windfall_proto::v1;
 use windfall_proto::v1::act_deed::Deed as Wire;
 use windfall_proto::v1::acts_server;
@@ -17,6 +17,8 @@ const VALID_MAX_S: u32 = 2_592_000;
 const TEXT_MAX_BYTES: usize = 1_000;
 /// The longest name of an activity, a scene or a bonus type that is looked for.
 const NAME_MAX_BYTES: usize = 128;
+/// The longest place from which a survey or a correction goes on: the key of an order.
+const PLACE_MAX_BYTES: usize = 512;
 
 /// Acts of two operators.
 #[derive(Clone)]
@@ -55,6 +57,7 @@ impl ActsService {
             detail: end.map(|end| end.detail.clone()).unwrap_or_default(),
             amount: end.map_or(0, |end| end.amount),
             about,
+            part_of: act.parent,
         }
     }
 }
@@ -79,8 +82,20 @@ fn to_wire(deed: &Deed) -> Wire {
             Wire::SettleWithdrawal(v1::SettleWithdrawal { user_id, withdrawal_id: withdrawal, paid })
         }
         Deed::Release { activity, trade_no } => Wire::ReleaseOrder(v1::ReleaseOrder { activity, trade_no }),
-        Deed::Reverse { activity, trade_no, take_what_is_there } => {
-            Wire::ReverseOrder(v1::ReverseOrder { activity, trade_no, take_what_is_there })
+        Deed::Reverse { activity, trade_no, take_what_is_there, keep } => {
+            Wire::ReverseOrder(v1::ReverseOrder { activity, trade_no, take_what_is_there, keep })
+        }
+        Deed::Correct(Correction { selection, keep, take_what_is_there, max_orders, max_taken }) => {
+            let Selection { activity, scene, bonus_type, from_ms, to_ms, min_amount, max_amount } = selection;
+            let orders =
+                v1::OrderSelection { activity, scene, bonus_type, from_ms, to_ms, min_amount, max_amount };
+            Wire::CorrectOrders(v1::CorrectOrders {
+                orders: Some(orders),
+                keep,
+                take_what_is_there,
+                max_orders,
+                max_taken,
+            })
         }
         Deed::Adjust { user_id, activity, scene, bonus_type, amount, to_user } => {
             Wire::AdjustAccount(v1::AdjustAccount { user_id, activity, scene, bonus_type, amount, to_user })
@@ -88,6 +103,25 @@ fn to_wire(deed: &Deed) -> Wire {
         Deed::Freeze { user_id } => Wire::FreezeUser(v1::FreezeUser { user_id }),
         Deed::Thaw { user_id } => Wire::ThawUser(v1::ThawUser { user_id }),
     }
+}
+
+/// The orders of a correction, with their names checked. Whether there can be such orders is the ledger's to say.
+fn selection(orders: Option<v1::OrderSelection>) -> Result<Selection, Status> {
+    let v1::OrderSelection { activity, scene, bonus_type, from_ms, to_ms, min_amount, max_amount } =
+        orders.ok_or_else(|| Status::invalid_argument("orders: it is missing"))?;
+    for (field, text) in [("activity", &activity), ("scene", &scene), ("bonus_type", &bonus_type)] {
+        check_text(text, NAME_MAX_BYTES).map_err(|why| Status::invalid_argument(format!("{field} {why}")))?;
+    }
+    let min_amount = if min_amount == 0 { 1 } else { min_amount };
+    let max_amount = if max_amount == 0 { AMOUNT_MAX } else { max_amount };
+    Ok(Selection { activity, scene, bonus_type, from_ms, to_ms, min_amount, max_amount })
+}
+
+/// The place from which a survey or a correction goes on.
+fn place(after: &str) -> Result<(), Status> {
+    check_text(after, PLACE_MAX_BYTES)
+        .map(drop)
+        .map_err(|why| Status::invalid_argument(format!("after {why}")))
 }
 
 /// The deed that is asked for, with its texts checked. An act that a newer client knows and this service does not reads as none.
@@ -118,10 +152,20 @@ fn of_wire(deed: Option<v1::ActDeed>) -> Result<Deed, Status> {
             name("activity", &activity)?;
             Deed::Release { activity, trade_no }
         }
-        Wire::ReverseOrder(v1::ReverseOrder { activity, trade_no, take_what_is_there }) => {
+        Wire::ReverseOrder(v1::ReverseOrder { activity, trade_no, take_what_is_there, keep }) => {
             number("trade_no", &trade_no)?;
             name("activity", &activity)?;
-            Deed::Reverse { activity, trade_no, take_what_is_there }
+            Deed::Reverse { activity, trade_no, take_what_is_there, keep }
+        }
+        Wire::CorrectOrders(v1::CorrectOrders {
+            orders,
+            keep,
+            take_what_is_there,
+            max_orders,
+            max_taken,
+        }) => {
+            let selection = selection(orders)?;
+            Deed::Correct(Correction { selection, keep, take_what_is_there, max_orders, max_taken })
         }
         Wire::AdjustAccount(v1::AdjustAccount { user_id, activity, scene, bonus_type, amount, to_user }) => {
             for (field, text) in [("activity", &activity), ("scene", &scene), ("bonus_type", &bonus_type)] {
@@ -165,9 +209,10 @@ impl acts_server::Acts for ActsService {
         request: Request<v1::ListActsRequest>,
     ) -> Result<Response<v1::ListActsReply>, Status> {
         Call::of(&request)?;
-        let v1::ListActsRequest { open, after, page_size } = request.into_inner();
+        let v1::ListActsRequest { open, after, page_size, part_of } = request.into_inner();
         let page = archive::page_of(page_size)?;
-        let found = self.rewards.acts(open, after, page).await.map_err(|error| status::of_call(&error))?;
+        let found =
+            self.rewards.acts(part_of, open, after, page).await.map_err(|error| status::of_call(&error))?;
         let is_full = u32::try_from(found.len()).unwrap_or(u32::MAX) >= page;
         let next_after = found.last().filter(|_| is_full).map_or(0, |act| act.id);
         let acts = found.iter().map(|act| self.act(act, String::new())).collect();
@@ -208,5 +253,48 @@ impl acts_server::Acts for ActsService {
         let done = self.rewards.refuse_act(id, by, reason).await.map_err(|error| status::of_act(&error))?;
         let act = Some(self.act(&done.act, String::new()));
         Ok(Response::new(v1::RefuseActReply { act, was_ended: done.is_repeat }))
+    }
+    async fn survey_orders(
+        &self,
+        request: Request<v1::SurveyOrdersRequest>,
+    ) -> Result<Response<v1::SurveyOrdersReply>, Status> {
+        Call::of(&request)?;
+        let v1::SurveyOrdersRequest { orders, keep, after } = request.into_inner();
+        place(&after)?;
+        let found = self.rewards.survey(selection(orders)?, keep, after).await;
+        let found = found.map_err(|error| status::of_call(&error))?;
+        Ok(Response::new(v1::SurveyOrdersReply {
+            orders: found.orders,
+            amount: found.amount,
+            orders_of_payers: found.orders_of_payers,
+            short_orders: found.short_orders,
+            short_amount: found.short_amount,
+            orders_taken_back: found.orders_taken_back,
+            orders_reserved: found.orders_reserved,
+            next: found.next.unwrap_or_default(),
+        }))
+    }
+
+    async fn carry_out_act(
+        &self,
+        request: Request<v1::CarryOutActRequest>,
+    ) -> Result<Response<v1::CarryOutActReply>, Status> {
+        let caller = Call::of(&request)?.caller.clone();
+        let v1::CarryOutActRequest { id, after, actor } = request.into_inner();
+        let by = operator(&caller, actor)?;
+        place(&after)?;
+        let page = self.rewards.carry_out_act(id, after, by).await;
+        let page = page.map_err(|error| status::of_act(&error))?;
+        Ok(Response::new(v1::CarryOutActReply {
+            orders: page.orders,
+            taken: page.taken,
+            short_orders: page.short_orders,
+            short_amount: page.short_amount,
+            next: page.next.unwrap_or_default(),
+            all_orders: page.all.orders,
+            all_taken: page.all.taken,
+            all_short_orders: page.all.short_orders,
+            all_short_amount: page.all.short_amount,
+        }))
     }
 }

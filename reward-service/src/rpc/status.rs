@@ -15,6 +15,9 @@ use windfall_proto::v1;
 /// The retry hint where no better one is known.
 const RETRY_MS: u64 = 50;
 
+/// The same where another page of a correction is carried out.
+const BUSY_MS: u64 = 300;
+
 /// The status of a failed call. The database's message goes to the log, not to the caller.
 pub(super) fn of_call(error: &CallError) -> Status {
     match error {
@@ -98,6 +101,9 @@ pub(super) fn of_act(error: &ActError) -> Status {
     match error {
         ActError::NotPossible(why) => Status::failed_precondition(why),
         ActError::Unknown(id) => Status::not_found(format!("there is no act {id}")),
+        ActError::Busy(_) => retry_later(Code::Unavailable, error.to_string(), BUSY_MS),
+        ActError::NotToCarryOut(..) => Status::failed_precondition(error.to_string()),
+        ActError::TooMuch { .. } => Status::out_of_range(error.to_string()),
         ActError::Expired(id) => {
             Status::failed_precondition(format!("act {id} has expired: nobody approved it in time"))
         }

@@ -5,7 +5,7 @@ use super::{SEND, Target, WALLET, code, reward};
 use serde_json::{Value, json};
 use windfall_tests::{Answer, scratch};
 
-const PATHS: [(&str, &str); 37] = [
+const PATHS: [(&str, &str); 39] = [
     ("/v1/bonuses/send", "send"),
     ("/v1/bonuses/send-batch", "send"),
     ("/v1/tokens/list", "verify"),
@@ -32,6 +32,8 @@ const PATHS: [(&str, &str); 37] = [
     ("/v1/acts/get", "operate"),
     ("/v1/acts/approve", "approve"),
     ("/v1/acts/refuse", "operate"),
+    ("/v1/acts/survey", "operate"),
+    ("/v1/acts/carry-out", "approve"),
     ("/v1/payouts/list", "pay_out"),
     ("/v1/payouts/acknowledge", "pay_out"),
     ("/v1/timers/add", "schedule"),

@@ -8,6 +8,7 @@ mod archive;
 mod budgets;
 mod chain;
 mod concurrent;
+mod corrections;
 mod model;
 mod once;
 mod reserve;
@@ -128,6 +129,12 @@ pub const CHECKS: &[Check] = &[
     ("no withdrawal of a frozen user is held, and grants go on", acts::freeze),
     ("writers at once approve an act once, and reverse an order once", acts::at_once),
     ("writers at once freeze users and hold withdrawals: nothing is held behind", acts::freeze_at_once),
+    ("a correction takes every wrong order back once, and each of them is an act", corrections::takes_back),
+    (
+        "a correction takes no more than was approved, and none that could not be is proposed",
+        corrections::within_its_limits,
+    ),
+    ("writers at once carry two corrections out: each order is taken back once", corrections::at_once),
     ("random acts among grants and withdrawals: each thing once, all sums zero", acts::random),
     ("each transfer is sealed once, in ranges of whole transactions", chain::seals_once),
     ("writers and sealers at once: each transfer is sealed once, and the chain is whole", chain::at_once),

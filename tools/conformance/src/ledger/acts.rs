@@ -15,11 +15,11 @@ use windfall_ledger::{
 
 const LONG: i64 = 1_000_000;
 
-fn by(name: &str) -> Operator {
+pub(super) fn by(name: &str) -> Operator {
     Operator { name: name.into(), actor: String::new() }
 }
 
-fn proposal(deed: Deed, evidence: &str) -> Proposal {
+pub(super) fn proposal(deed: Deed, evidence: &str) -> Proposal {
     Proposal {
         deed,
         reason: "the payer never answers".into(),
@@ -31,14 +31,14 @@ fn proposal(deed: Deed, evidence: &str) -> Proposal {
 }
 
 /// Proposes an act that was not there before.
-fn propose(ledger: &mut Ledger, deed: Deed, evidence: &str) -> Result<i64, Box<dyn Error>> {
+pub(super) fn propose(ledger: &mut Ledger, deed: Deed, evidence: &str) -> Result<i64, Box<dyn Error>> {
     match ledger.transact(|tx| tx.propose_act(&proposal(deed.clone(), evidence)))? {
         Proposed::Now(act) => Ok(act.id),
         other => Err(format!("{other:?}").into()),
     }
 }
 
-fn approve(ledger: &mut Ledger, id: i64) -> Result<Ended, LedgerError> {
+pub(super) fn approve(ledger: &mut Ledger, id: i64) -> Result<Ended, LedgerError> {
     ledger.transact(|tx| tx.approve_act(id, &by("bob"), 6_000))
 }
 
@@ -58,8 +58,8 @@ fn not_possible(ledger: &mut Ledger, deed: Deed) -> Result<String, Box<dyn Error
     }
 }
 
-fn reversal(trade_no: &str, take_what_is_there: bool) -> Deed {
-    Deed::Reverse { activity: "spring".into(), trade_no: trade_no.into(), take_what_is_there }
+pub(super) fn reversal(trade_no: &str, take_what_is_there: bool) -> Deed {
+    Deed::Reverse { activity: "spring".into(), trade_no: trade_no.into(), take_what_is_there, keep: 0 }
 }
 
 fn adjustment(user_id: i64, scene: &str, amount: i64, to_user: bool) -> Deed {
@@ -71,11 +71,11 @@ fn settle(trade_no: &str, paid: bool) -> Deed {
     Deed::SettleOrder { activity: String::new(), trade_no: trade_no.into(), paid }
 }
 
-fn take(id: &str, user_id: i64, amount: i64) -> Withdrawal {
+pub(super) fn take(id: &str, user_id: i64, amount: i64) -> Withdrawal {
     Withdrawal { id: id.into(), user_id, bonus_type: "cash".into(), amount }
 }
 
-fn used(ledger: &Ledger) -> Result<i64, LedgerError> {
+pub(super) fn used(ledger: &Ledger) -> Result<i64, LedgerError> {
     Ok(ledger.budgets()?.iter().filter(|one| one.scene == "rain").map(|one| one.used).sum())
 }
 
@@ -103,7 +103,7 @@ pub(super) fn two_operators(place: &dyn Place) -> Outcome {
     assert!(matches!(refused, Ended::Now(_)), "{refused:?}");
     assert!(matches!(approve(&mut ledger, other)?, Ended::Before(_)));
     assert_eq!(place.reader()?.frozen(7)?.map(|(act, _)| act), Some(id));
-    let open = ActFilter { open_at_ms: Some(6_000), after: 0, limit: 9 };
+    let open = ActFilter { parent: 0, open_at_ms: Some(6_000), after: 0, limit: 9 };
     assert_eq!(place.reader()?.acts(&open)?, []);
     let third = propose(&mut ledger, Deed::Thaw { user_id: 7 }, "ticket 3")?;
     let found = place.reader()?.acts(&open)?;
@@ -267,8 +267,12 @@ pub(super) fn same_number(place: &dyn Place) -> Outcome {
     assert_eq!(settled(place, "bank")?, 33);
     // A reversal takes back that of its activity, and each is reversed once.
     for (activity, amount) in [("autumn", 6), ("spring", 5)] {
-        let deed =
-            Deed::Reverse { activity: activity.into(), trade_no: "c".into(), take_what_is_there: false };
+        let deed = Deed::Reverse {
+            activity: activity.into(),
+            trade_no: "c".into(),
+            take_what_is_there: false,
+            keep: 0,
+        };
         assert_eq!(both(&mut ledger, deed.clone())?.1, amount, "{activity}");
         let again = ledger.transact(|tx| tx.propose_act(&proposal(deed.clone(), "another one")))?;
         assert!(matches!(&again, Proposed::NotPossible(why) if why.contains("reversed before")), "{again:?}");
