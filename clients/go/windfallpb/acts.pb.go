@@ -276,8 +276,10 @@ type ReverseOrder struct {
 	TradeNo  string `protobuf:"bytes,2,opt,name=trade_no,json=tradeNo,proto3" json:"trade_no,omitempty"`
 	// Where the user has spent it: take what is there. False: nothing is taken then, and the act says what is missing.
 	TakeWhatIsThere bool `protobuf:"varint,3,opt,name=take_what_is_there,json=takeWhatIsThere,proto3" json:"take_what_is_there,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// How much of it the user keeps: less than the order's amount; 0 where a payer has paid it.
+	Keep          int64 `protobuf:"varint,4,opt,name=keep,proto3" json:"keep,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ReverseOrder) Reset() {
@@ -331,6 +333,192 @@ func (x *ReverseOrder) GetTakeWhatIsThere() bool {
 	return false
 }
 
+func (x *ReverseOrder) GetKeep() int64 {
+	if x != nil {
+		return x.Keep
+	}
+	return 0
+}
+
+// Credited orders: those of an activity and a bonus type that the ledger took in a span of time, of these amounts.
+type OrderSelection struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Activity string                 `protobuf:"bytes,1,opt,name=activity,proto3" json:"activity,omitempty"`
+	// Empty: every scene.
+	Scene     string `protobuf:"bytes,2,opt,name=scene,proto3" json:"scene,omitempty"`
+	BonusType string `protobuf:"bytes,3,opt,name=bonus_type,json=bonusType,proto3" json:"bonus_type,omitempty"`
+	// From when on the ledger took them, and before when; Unix milliseconds.
+	FromMs int64 `protobuf:"varint,4,opt,name=from_ms,json=fromMs,proto3" json:"from_ms,omitempty"`
+	ToMs   int64 `protobuf:"varint,5,opt,name=to_ms,json=toMs,proto3" json:"to_ms,omitempty"`
+	// The smallest amount; 0 stands for 1.
+	MinAmount int64 `protobuf:"varint,6,opt,name=min_amount,json=minAmount,proto3" json:"min_amount,omitempty"`
+	// The largest amount; 0: whatever it is.
+	MaxAmount     int64 `protobuf:"varint,7,opt,name=max_amount,json=maxAmount,proto3" json:"max_amount,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OrderSelection) Reset() {
+	*x = OrderSelection{}
+	mi := &file_windfall_v1_acts_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OrderSelection) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OrderSelection) ProtoMessage() {}
+
+func (x *OrderSelection) ProtoReflect() protoreflect.Message {
+	mi := &file_windfall_v1_acts_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OrderSelection.ProtoReflect.Descriptor instead.
+func (*OrderSelection) Descriptor() ([]byte, []int) {
+	return file_windfall_v1_acts_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *OrderSelection) GetActivity() string {
+	if x != nil {
+		return x.Activity
+	}
+	return ""
+}
+
+func (x *OrderSelection) GetScene() string {
+	if x != nil {
+		return x.Scene
+	}
+	return ""
+}
+
+func (x *OrderSelection) GetBonusType() string {
+	if x != nil {
+		return x.BonusType
+	}
+	return ""
+}
+
+func (x *OrderSelection) GetFromMs() int64 {
+	if x != nil {
+		return x.FromMs
+	}
+	return 0
+}
+
+func (x *OrderSelection) GetToMs() int64 {
+	if x != nil {
+		return x.ToMs
+	}
+	return 0
+}
+
+func (x *OrderSelection) GetMinAmount() int64 {
+	if x != nil {
+		return x.MinAmount
+	}
+	return 0
+}
+
+func (x *OrderSelection) GetMaxAmount() int64 {
+	if x != nil {
+		return x.MaxAmount
+	}
+	return 0
+}
+
+// Takes many credited orders back, as ReverseOrder does one. Its approval takes nothing: it is carried out by CarryOutAct. Each order
+// that it decides is an act of its own, with `part_of`.
+type CorrectOrders struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its time has ended. What is credited behind the proposal is left alone.
+	Orders *OrderSelection `protobuf:"bytes,1,opt,name=orders,proto3" json:"orders,omitempty"`
+	// How much of each order its user keeps: less than the smallest amount. Above 0, orders that a payer paid are left alone.
+	Keep int64 `protobuf:"varint,2,opt,name=keep,proto3" json:"keep,omitempty"`
+	// Where a user has spent it: take what is there. False: nothing is taken from such a user.
+	TakeWhatIsThere bool `protobuf:"varint,3,opt,name=take_what_is_there,json=takeWhatIsThere,proto3" json:"take_what_is_there,omitempty"`
+	// From how many orders it takes at most, and how much in all; each at least 1: what SurveyOrders has counted.
+	MaxOrders     int64 `protobuf:"varint,4,opt,name=max_orders,json=maxOrders,proto3" json:"max_orders,omitempty"`
+	MaxTaken      int64 `protobuf:"varint,5,opt,name=max_taken,json=maxTaken,proto3" json:"max_taken,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CorrectOrders) Reset() {
+	*x = CorrectOrders{}
+	mi := &file_windfall_v1_acts_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CorrectOrders) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CorrectOrders) ProtoMessage() {}
+
+func (x *CorrectOrders) ProtoReflect() protoreflect.Message {
+	mi := &file_windfall_v1_acts_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CorrectOrders.ProtoReflect.Descriptor instead.
+func (*CorrectOrders) Descriptor() ([]byte, []int) {
+	return file_windfall_v1_acts_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *CorrectOrders) GetOrders() *OrderSelection {
+	if x != nil {
+		return x.Orders
+	}
+	return nil
+}
+
+func (x *CorrectOrders) GetKeep() int64 {
+	if x != nil {
+		return x.Keep
+	}
+	return 0
+}
+
+func (x *CorrectOrders) GetTakeWhatIsThere() bool {
+	if x != nil {
+		return x.TakeWhatIsThere
+	}
+	return false
+}
+
+func (x *CorrectOrders) GetMaxOrders() int64 {
+	if x != nil {
+		return x.MaxOrders
+	}
+	return 0
+}
+
+func (x *CorrectOrders) GetMaxTaken() int64 {
+	if x != nil {
+		return x.MaxTaken
+	}
+	return 0
+}
+
 // Moves money between a user's account and a budget, or an activity's funding.
 type AdjustAccount struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
@@ -349,7 +537,7 @@ type AdjustAccount struct {
 
 func (x *AdjustAccount) Reset() {
 	*x = AdjustAccount{}
-	mi := &file_windfall_v1_acts_proto_msgTypes[4]
+	mi := &file_windfall_v1_acts_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -361,7 +549,7 @@ func (x *AdjustAccount) String() string {
 func (*AdjustAccount) ProtoMessage() {}
 
 func (x *AdjustAccount) ProtoReflect() protoreflect.Message {
-	mi := &file_windfall_v1_acts_proto_msgTypes[4]
+	mi := &file_windfall_v1_acts_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -374,7 +562,7 @@ func (x *AdjustAccount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdjustAccount.ProtoReflect.Descriptor instead.
 func (*AdjustAccount) Descriptor() ([]byte, []int) {
-	return file_windfall_v1_acts_proto_rawDescGZIP(), []int{4}
+	return file_windfall_v1_acts_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *AdjustAccount) GetUserId() int64 {
@@ -429,7 +617,7 @@ type FreezeUser struct {
 
 func (x *FreezeUser) Reset() {
 	*x = FreezeUser{}
-	mi := &file_windfall_v1_acts_proto_msgTypes[5]
+	mi := &file_windfall_v1_acts_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -441,7 +629,7 @@ func (x *FreezeUser) String() string {
 func (*FreezeUser) ProtoMessage() {}
 
 func (x *FreezeUser) ProtoReflect() protoreflect.Message {
-	mi := &file_windfall_v1_acts_proto_msgTypes[5]
+	mi := &file_windfall_v1_acts_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -454,7 +642,7 @@ func (x *FreezeUser) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FreezeUser.ProtoReflect.Descriptor instead.
 func (*FreezeUser) Descriptor() ([]byte, []int) {
-	return file_windfall_v1_acts_proto_rawDescGZIP(), []int{5}
+	return file_windfall_v1_acts_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *FreezeUser) GetUserId() int64 {
@@ -473,7 +661,7 @@ type ThawUser struct {
 
 func (x *ThawUser) Reset() {
 	*x = ThawUser{}
-	mi := &file_windfall_v1_acts_proto_msgTypes[6]
+	mi := &file_windfall_v1_acts_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -485,7 +673,7 @@ func (x *ThawUser) String() string {
 func (*ThawUser) ProtoMessage() {}
 
 func (x *ThawUser) ProtoReflect() protoreflect.Message {
-	mi := &file_windfall_v1_acts_proto_msgTypes[6]
+	mi := &file_windfall_v1_acts_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -498,7 +686,7 @@ func (x *ThawUser) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ThawUser.ProtoReflect.Descriptor instead.
 func (*ThawUser) Descriptor() ([]byte, []int) {
-	return file_windfall_v1_acts_proto_rawDescGZIP(), []int{6}
+	return file_windfall_v1_acts_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ThawUser) GetUserId() int64 {
@@ -519,6 +707,7 @@ type ActDeed struct {
 	//	*ActDeed_AdjustAccount
 	//	*ActDeed_FreezeUser
 	//	*ActDeed_ThawUser
+	//	*ActDeed_CorrectOrders
 	Deed          isActDeed_Deed `protobuf_oneof:"deed"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -526,7 +715,7 @@ type ActDeed struct {
 
 func (x *ActDeed) Reset() {
 	*x = ActDeed{}
-	mi := &file_windfall_v1_acts_proto_msgTypes[7]
+	mi := &file_windfall_v1_acts_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -538,7 +727,7 @@ func (x *ActDeed) String() string {
 func (*ActDeed) ProtoMessage() {}
 
 func (x *ActDeed) ProtoReflect() protoreflect.Message {
-	mi := &file_windfall_v1_acts_proto_msgTypes[7]
+	mi := &file_windfall_v1_acts_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -551,7 +740,7 @@ func (x *ActDeed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ActDeed.ProtoReflect.Descriptor instead.
 func (*ActDeed) Descriptor() ([]byte, []int) {
-	return file_windfall_v1_acts_proto_rawDescGZIP(), []int{7}
+	return file_windfall_v1_acts_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ActDeed) GetDeed() isActDeed_Deed {
@@ -624,6 +813,15 @@ func (x *ActDeed) GetThawUser() *ThawUser {
 	return nil
 }
 
+func (x *ActDeed) GetCorrectOrders() *CorrectOrders {
+	if x != nil {
+		if x, ok := x.Deed.(*ActDeed_CorrectOrders); ok {
+			return x.CorrectOrders
+		}
+	}
+	return nil
+}
+
 type isActDeed_Deed interface {
 	isActDeed_Deed()
 }
@@ -656,6 +854,10 @@ type ActDeed_ThawUser struct {
 	ThawUser *ThawUser `protobuf:"bytes,7,opt,name=thaw_user,json=thawUser,proto3,oneof"`
 }
 
+type ActDeed_CorrectOrders struct {
+	CorrectOrders *CorrectOrders `protobuf:"bytes,8,opt,name=correct_orders,json=correctOrders,proto3,oneof"`
+}
+
 func (*ActDeed_SettleOrder) isActDeed_Deed() {}
 
 func (*ActDeed_SettleWithdrawal) isActDeed_Deed() {}
@@ -669,6 +871,8 @@ func (*ActDeed_AdjustAccount) isActDeed_Deed() {}
 func (*ActDeed_FreezeUser) isActDeed_Deed() {}
 
 func (*ActDeed_ThawUser) isActDeed_Deed() {}
+
+func (*ActDeed_CorrectOrders) isActDeed_Deed() {}
 
 type ProposeActRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -687,7 +891,7 @@ type ProposeActRequest struct {
 
 func (x *ProposeActRequest) Reset() {
 	*x = ProposeActRequest{}
-	mi := &file_windfall_v1_acts_proto_msgTypes[8]
+	mi := &file_windfall_v1_acts_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -699,7 +903,7 @@ func (x *ProposeActRequest) String() string {
 func (*ProposeActRequest) ProtoMessage() {}
 
 func (x *ProposeActRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windfall_v1_acts_proto_msgTypes[8]
+	mi := &file_windfall_v1_acts_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -712,7 +916,7 @@ func (x *ProposeActRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProposeActRequest.ProtoReflect.Descriptor instead.
 func (*ProposeActRequest) Descriptor() ([]byte, []int) {
-	return file_windfall_v1_acts_proto_rawDescGZIP(), []int{8}
+	return file_windfall_v1_acts_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ProposeActRequest) GetDeed() *ActDeed {
@@ -770,14 +974,16 @@ type Act struct {
 	// The amount that was moved, 0 for none.
 	Amount int64 `protobuf:"varint,12,opt,name=amount,proto3" json:"amount,omitempty"`
 	// What the act is about, and how it stood when this was asked.
-	About         string `protobuf:"bytes,13,opt,name=about,proto3" json:"about,omitempty"`
+	About string `protobuf:"bytes,13,opt,name=about,proto3" json:"about,omitempty"`
+	// The correction that it is a part of; 0: none.
+	PartOf        int64 `protobuf:"varint,14,opt,name=part_of,json=partOf,proto3" json:"part_of,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Act) Reset() {
 	*x = Act{}
-	mi := &file_windfall_v1_acts_proto_msgTypes[9]
+	mi := &file_windfall_v1_acts_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -789,7 +995,7 @@ func (x *Act) String() string {
 func (*Act) ProtoMessage() {}
 
 func (x *Act) ProtoReflect() protoreflect.Message {
-	mi := &file_windfall_v1_acts_proto_msgTypes[9]
+	mi := &file_windfall_v1_acts_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -802,7 +1008,7 @@ func (x *Act) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Act.ProtoReflect.Descriptor instead.
 func (*Act) Descriptor() ([]byte, []int) {
-	return file_windfall_v1_acts_proto_rawDescGZIP(), []int{9}
+	return file_windfall_v1_acts_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Act) GetId() int64 {
@@ -896,6 +1102,13 @@ func (x *Act) GetAbout() string {
 	return ""
 }
 
+func (x *Act) GetPartOf() int64 {
+	if x != nil {
+		return x.PartOf
+	}
+	return 0
+}
+
 type ProposeActReply struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Act   *Act                   `protobuf:"bytes,1,opt,name=act,proto3" json:"act,omitempty"`
@@ -907,7 +1120,7 @@ type ProposeActReply struct {
 
 func (x *ProposeActReply) Reset() {
 	*x = ProposeActReply{}
-	mi := &file_windfall_v1_acts_proto_msgTypes[10]
+	mi := &file_windfall_v1_acts_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -919,7 +1132,7 @@ func (x *ProposeActReply) String() string {
 func (*ProposeActReply) ProtoMessage() {}
 
 func (x *ProposeActReply) ProtoReflect() protoreflect.Message {
-	mi := &file_windfall_v1_acts_proto_msgTypes[10]
+	mi := &file_windfall_v1_acts_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -932,7 +1145,7 @@ func (x *ProposeActReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProposeActReply.ProtoReflect.Descriptor instead.
 func (*ProposeActReply) Descriptor() ([]byte, []int) {
-	return file_windfall_v1_acts_proto_rawDescGZIP(), []int{10}
+	return file_windfall_v1_acts_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ProposeActReply) GetAct() *Act {
@@ -956,14 +1169,16 @@ type ListActsRequest struct {
 	// Only larger numbers: next_after of the page before.
 	After int64 `protobuf:"varint,2,opt,name=after,proto3" json:"after,omitempty"`
 	// 1 to 1,000; 0 stands for 100.
-	PageSize      uint32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	PageSize uint32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// The parts of this correction; 0: acts that are no part of any.
+	PartOf        int64 `protobuf:"varint,4,opt,name=part_of,json=partOf,proto3" json:"part_of,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListActsRequest) Reset() {
 	*x = ListActsRequest{}
-	mi := &file_windfall_v1_acts_proto_msgTypes[11]
+	mi := &file_windfall_v1_acts_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -975,7 +1190,7 @@ func (x *ListActsRequest) String() string {
 func (*ListActsRequest) ProtoMessage() {}
 
 func (x *ListActsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windfall_v1_acts_proto_msgTypes[11]
+	mi := &file_windfall_v1_acts_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -988,7 +1203,7 @@ func (x *ListActsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListActsRequest.ProtoReflect.Descriptor instead.
 func (*ListActsRequest) Descriptor() ([]byte, []int) {
-	return file_windfall_v1_acts_proto_rawDescGZIP(), []int{11}
+	return file_windfall_v1_acts_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ListActsRequest) GetOpen() bool {
@@ -1012,6 +1227,13 @@ func (x *ListActsRequest) GetPageSize() uint32 {
 	return 0
 }
 
+func (x *ListActsRequest) GetPartOf() int64 {
+	if x != nil {
+		return x.PartOf
+	}
+	return 0
+}
+
 type ListActsReply struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Acts  []*Act                 `protobuf:"bytes,1,rep,name=acts,proto3" json:"acts,omitempty"`
@@ -1023,7 +1245,7 @@ type ListActsReply struct {
 
 func (x *ListActsReply) Reset() {
 	*x = ListActsReply{}
-	mi := &file_windfall_v1_acts_proto_msgTypes[12]
+	mi := &file_windfall_v1_acts_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1035,7 +1257,7 @@ func (x *ListActsReply) String() string {
 func (*ListActsReply) ProtoMessage() {}
 
 func (x *ListActsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_windfall_v1_acts_proto_msgTypes[12]
+	mi := &file_windfall_v1_acts_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1048,7 +1270,7 @@ func (x *ListActsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListActsReply.ProtoReflect.Descriptor instead.
 func (*ListActsReply) Descriptor() ([]byte, []int) {
-	return file_windfall_v1_acts_proto_rawDescGZIP(), []int{12}
+	return file_windfall_v1_acts_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ListActsReply) GetActs() []*Act {
@@ -1074,7 +1296,7 @@ type GetActRequest struct {
 
 func (x *GetActRequest) Reset() {
 	*x = GetActRequest{}
-	mi := &file_windfall_v1_acts_proto_msgTypes[13]
+	mi := &file_windfall_v1_acts_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1086,7 +1308,7 @@ func (x *GetActRequest) String() string {
 func (*GetActRequest) ProtoMessage() {}
 
 func (x *GetActRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windfall_v1_acts_proto_msgTypes[13]
+	mi := &file_windfall_v1_acts_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1099,7 +1321,7 @@ func (x *GetActRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetActRequest.ProtoReflect.Descriptor instead.
 func (*GetActRequest) Descriptor() ([]byte, []int) {
-	return file_windfall_v1_acts_proto_rawDescGZIP(), []int{13}
+	return file_windfall_v1_acts_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *GetActRequest) GetId() int64 {
@@ -1118,7 +1340,7 @@ type GetActReply struct {
 
 func (x *GetActReply) Reset() {
 	*x = GetActReply{}
-	mi := &file_windfall_v1_acts_proto_msgTypes[14]
+	mi := &file_windfall_v1_acts_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1130,7 +1352,7 @@ func (x *GetActReply) String() string {
 func (*GetActReply) ProtoMessage() {}
 
 func (x *GetActReply) ProtoReflect() protoreflect.Message {
-	mi := &file_windfall_v1_acts_proto_msgTypes[14]
+	mi := &file_windfall_v1_acts_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1143,7 +1365,7 @@ func (x *GetActReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetActReply.ProtoReflect.Descriptor instead.
 func (*GetActReply) Descriptor() ([]byte, []int) {
-	return file_windfall_v1_acts_proto_rawDescGZIP(), []int{14}
+	return file_windfall_v1_acts_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *GetActReply) GetAct() *Act {
@@ -1164,7 +1386,7 @@ type ApproveActRequest struct {
 
 func (x *ApproveActRequest) Reset() {
 	*x = ApproveActRequest{}
-	mi := &file_windfall_v1_acts_proto_msgTypes[15]
+	mi := &file_windfall_v1_acts_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1176,7 +1398,7 @@ func (x *ApproveActRequest) String() string {
 func (*ApproveActRequest) ProtoMessage() {}
 
 func (x *ApproveActRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windfall_v1_acts_proto_msgTypes[15]
+	mi := &file_windfall_v1_acts_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1189,7 +1411,7 @@ func (x *ApproveActRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApproveActRequest.ProtoReflect.Descriptor instead.
 func (*ApproveActRequest) Descriptor() ([]byte, []int) {
-	return file_windfall_v1_acts_proto_rawDescGZIP(), []int{15}
+	return file_windfall_v1_acts_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ApproveActRequest) GetId() int64 {
@@ -1217,7 +1439,7 @@ type ApproveActReply struct {
 
 func (x *ApproveActReply) Reset() {
 	*x = ApproveActReply{}
-	mi := &file_windfall_v1_acts_proto_msgTypes[16]
+	mi := &file_windfall_v1_acts_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1229,7 +1451,7 @@ func (x *ApproveActReply) String() string {
 func (*ApproveActReply) ProtoMessage() {}
 
 func (x *ApproveActReply) ProtoReflect() protoreflect.Message {
-	mi := &file_windfall_v1_acts_proto_msgTypes[16]
+	mi := &file_windfall_v1_acts_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1242,7 +1464,7 @@ func (x *ApproveActReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApproveActReply.ProtoReflect.Descriptor instead.
 func (*ApproveActReply) Descriptor() ([]byte, []int) {
-	return file_windfall_v1_acts_proto_rawDescGZIP(), []int{16}
+	return file_windfall_v1_acts_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ApproveActReply) GetAct() *Act {
@@ -1271,7 +1493,7 @@ type RefuseActRequest struct {
 
 func (x *RefuseActRequest) Reset() {
 	*x = RefuseActRequest{}
-	mi := &file_windfall_v1_acts_proto_msgTypes[17]
+	mi := &file_windfall_v1_acts_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1283,7 +1505,7 @@ func (x *RefuseActRequest) String() string {
 func (*RefuseActRequest) ProtoMessage() {}
 
 func (x *RefuseActRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windfall_v1_acts_proto_msgTypes[17]
+	mi := &file_windfall_v1_acts_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1296,7 +1518,7 @@ func (x *RefuseActRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefuseActRequest.ProtoReflect.Descriptor instead.
 func (*RefuseActRequest) Descriptor() ([]byte, []int) {
-	return file_windfall_v1_acts_proto_rawDescGZIP(), []int{17}
+	return file_windfall_v1_acts_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *RefuseActRequest) GetId() int64 {
@@ -1331,7 +1553,7 @@ type RefuseActReply struct {
 
 func (x *RefuseActReply) Reset() {
 	*x = RefuseActReply{}
-	mi := &file_windfall_v1_acts_proto_msgTypes[18]
+	mi := &file_windfall_v1_acts_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1343,7 +1565,7 @@ func (x *RefuseActReply) String() string {
 func (*RefuseActReply) ProtoMessage() {}
 
 func (x *RefuseActReply) ProtoReflect() protoreflect.Message {
-	mi := &file_windfall_v1_acts_proto_msgTypes[18]
+	mi := &file_windfall_v1_acts_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1356,7 +1578,7 @@ func (x *RefuseActReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefuseActReply.ProtoReflect.Descriptor instead.
 func (*RefuseActReply) Descriptor() ([]byte, []int) {
-	return file_windfall_v1_acts_proto_rawDescGZIP(), []int{18}
+	return file_windfall_v1_acts_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *RefuseActReply) GetAct() *Act {
@@ -1371,6 +1593,352 @@ func (x *RefuseActReply) GetWasEnded() bool {
 		return x.WasEnded
 	}
 	return false
+}
+
+type SurveyOrdersRequest struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Orders *OrderSelection        `protobuf:"bytes,1,opt,name=orders,proto3" json:"orders,omitempty"`
+	// How much of each order its user would keep: less than the smallest amount.
+	Keep int64 `protobuf:"varint,2,opt,name=keep,proto3" json:"keep,omitempty"`
+	// `next` of the part before; empty: from the beginning.
+	After         string `protobuf:"bytes,3,opt,name=after,proto3" json:"after,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SurveyOrdersRequest) Reset() {
+	*x = SurveyOrdersRequest{}
+	mi := &file_windfall_v1_acts_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SurveyOrdersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SurveyOrdersRequest) ProtoMessage() {}
+
+func (x *SurveyOrdersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windfall_v1_acts_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SurveyOrdersRequest.ProtoReflect.Descriptor instead.
+func (*SurveyOrdersRequest) Descriptor() ([]byte, []int) {
+	return file_windfall_v1_acts_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *SurveyOrdersRequest) GetOrders() *OrderSelection {
+	if x != nil {
+		return x.Orders
+	}
+	return nil
+}
+
+func (x *SurveyOrdersRequest) GetKeep() int64 {
+	if x != nil {
+		return x.Keep
+	}
+	return 0
+}
+
+func (x *SurveyOrdersRequest) GetAfter() string {
+	if x != nil {
+		return x.After
+	}
+	return ""
+}
+
+// What a part of the ledger has.
+type SurveyOrdersReply struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The credited orders that a correction would take back.
+	Orders int64 `protobuf:"varint,1,opt,name=orders,proto3" json:"orders,omitempty"`
+	// What it would take from them where everybody has it.
+	Amount int64 `protobuf:"varint,2,opt,name=amount,proto3" json:"amount,omitempty"`
+	// The credited orders that a payer has paid. They are among the others, and would be taken from the payer's settlement; with
+	// `keep` they are not, and would be left alone.
+	OrdersOfPayers int64 `protobuf:"varint,3,opt,name=orders_of_payers,json=ordersOfPayers,proto3" json:"orders_of_payers,omitempty"`
+	// Those of them whose user has less than would be taken, by the balance as it is now, each for itself; and what is missing.
+	ShortOrders int64 `protobuf:"varint,4,opt,name=short_orders,json=shortOrders,proto3" json:"short_orders,omitempty"`
+	ShortAmount int64 `protobuf:"varint,5,opt,name=short_amount,json=shortAmount,proto3" json:"short_amount,omitempty"`
+	// The credited orders that were taken back before.
+	OrdersTakenBack int64 `protobuf:"varint,6,opt,name=orders_taken_back,json=ordersTakenBack,proto3" json:"orders_taken_back,omitempty"`
+	// The orders that are reserved, and may be credited yet.
+	OrdersReserved int64 `protobuf:"varint,7,opt,name=orders_reserved,json=ordersReserved,proto3" json:"orders_reserved,omitempty"`
+	// Empty: this was the last part.
+	Next          string `protobuf:"bytes,8,opt,name=next,proto3" json:"next,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SurveyOrdersReply) Reset() {
+	*x = SurveyOrdersReply{}
+	mi := &file_windfall_v1_acts_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SurveyOrdersReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SurveyOrdersReply) ProtoMessage() {}
+
+func (x *SurveyOrdersReply) ProtoReflect() protoreflect.Message {
+	mi := &file_windfall_v1_acts_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SurveyOrdersReply.ProtoReflect.Descriptor instead.
+func (*SurveyOrdersReply) Descriptor() ([]byte, []int) {
+	return file_windfall_v1_acts_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *SurveyOrdersReply) GetOrders() int64 {
+	if x != nil {
+		return x.Orders
+	}
+	return 0
+}
+
+func (x *SurveyOrdersReply) GetAmount() int64 {
+	if x != nil {
+		return x.Amount
+	}
+	return 0
+}
+
+func (x *SurveyOrdersReply) GetOrdersOfPayers() int64 {
+	if x != nil {
+		return x.OrdersOfPayers
+	}
+	return 0
+}
+
+func (x *SurveyOrdersReply) GetShortOrders() int64 {
+	if x != nil {
+		return x.ShortOrders
+	}
+	return 0
+}
+
+func (x *SurveyOrdersReply) GetShortAmount() int64 {
+	if x != nil {
+		return x.ShortAmount
+	}
+	return 0
+}
+
+func (x *SurveyOrdersReply) GetOrdersTakenBack() int64 {
+	if x != nil {
+		return x.OrdersTakenBack
+	}
+	return 0
+}
+
+func (x *SurveyOrdersReply) GetOrdersReserved() int64 {
+	if x != nil {
+		return x.OrdersReserved
+	}
+	return 0
+}
+
+func (x *SurveyOrdersReply) GetNext() string {
+	if x != nil {
+		return x.Next
+	}
+	return ""
+}
+
+type CarryOutActRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    int64                  `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// `next` of the page before; empty: from the beginning.
+	After string `protobuf:"bytes,2,opt,name=after,proto3" json:"after,omitempty"`
+	// Who does it, beside the caller's key; at most 64 bytes, may be empty.
+	Actor         string `protobuf:"bytes,3,opt,name=actor,proto3" json:"actor,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CarryOutActRequest) Reset() {
+	*x = CarryOutActRequest{}
+	mi := &file_windfall_v1_acts_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CarryOutActRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CarryOutActRequest) ProtoMessage() {}
+
+func (x *CarryOutActRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windfall_v1_acts_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CarryOutActRequest.ProtoReflect.Descriptor instead.
+func (*CarryOutActRequest) Descriptor() ([]byte, []int) {
+	return file_windfall_v1_acts_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *CarryOutActRequest) GetId() int64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *CarryOutActRequest) GetAfter() string {
+	if x != nil {
+		return x.After
+	}
+	return ""
+}
+
+func (x *CarryOutActRequest) GetActor() string {
+	if x != nil {
+		return x.Actor
+	}
+	return ""
+}
+
+type CarryOutActReply struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The orders that this page took from, and how much.
+	Orders int64 `protobuf:"varint,1,opt,name=orders,proto3" json:"orders,omitempty"`
+	Taken  int64 `protobuf:"varint,2,opt,name=taken,proto3" json:"taken,omitempty"`
+	// The orders of this page that it did not take as a whole, or not at all; and how much of them.
+	ShortOrders int64 `protobuf:"varint,3,opt,name=short_orders,json=shortOrders,proto3" json:"short_orders,omitempty"`
+	ShortAmount int64 `protobuf:"varint,4,opt,name=short_amount,json=shortAmount,proto3" json:"short_amount,omitempty"`
+	// Empty: this was the last page of the pass.
+	Next string `protobuf:"bytes,5,opt,name=next,proto3" json:"next,omitempty"`
+	// From how many orders the whole correction has taken so far, and how much.
+	AllOrders int64 `protobuf:"varint,6,opt,name=all_orders,json=allOrders,proto3" json:"all_orders,omitempty"`
+	AllTaken  int64 `protobuf:"varint,7,opt,name=all_taken,json=allTaken,proto3" json:"all_taken,omitempty"`
+	// The same of the whole correction so far.
+	AllShortOrders int64 `protobuf:"varint,8,opt,name=all_short_orders,json=allShortOrders,proto3" json:"all_short_orders,omitempty"`
+	AllShortAmount int64 `protobuf:"varint,9,opt,name=all_short_amount,json=allShortAmount,proto3" json:"all_short_amount,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *CarryOutActReply) Reset() {
+	*x = CarryOutActReply{}
+	mi := &file_windfall_v1_acts_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CarryOutActReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CarryOutActReply) ProtoMessage() {}
+
+func (x *CarryOutActReply) ProtoReflect() protoreflect.Message {
+	mi := &file_windfall_v1_acts_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CarryOutActReply.ProtoReflect.Descriptor instead.
+func (*CarryOutActReply) Descriptor() ([]byte, []int) {
+	return file_windfall_v1_acts_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *CarryOutActReply) GetOrders() int64 {
+	if x != nil {
+		return x.Orders
+	}
+	return 0
+}
+
+func (x *CarryOutActReply) GetTaken() int64 {
+	if x != nil {
+		return x.Taken
+	}
+	return 0
+}
+
+func (x *CarryOutActReply) GetShortOrders() int64 {
+	if x != nil {
+		return x.ShortOrders
+	}
+	return 0
+}
+
+func (x *CarryOutActReply) GetShortAmount() int64 {
+	if x != nil {
+		return x.ShortAmount
+	}
+	return 0
+}
+
+func (x *CarryOutActReply) GetNext() string {
+	if x != nil {
+		return x.Next
+	}
+	return ""
+}
+
+func (x *CarryOutActReply) GetAllOrders() int64 {
+	if x != nil {
+		return x.AllOrders
+	}
+	return 0
+}
+
+func (x *CarryOutActReply) GetAllTaken() int64 {
+	if x != nil {
+		return x.AllTaken
+	}
+	return 0
+}
+
+func (x *CarryOutActReply) GetAllShortOrders() int64 {
+	if x != nil {
+		return x.AllShortOrders
+	}
+	return 0
+}
+
+func (x *CarryOutActReply) GetAllShortAmount() int64 {
+	if x != nil {
+		return x.AllShortAmount
+	}
+	return 0
 }
 
 var File_windfall_v1_acts_proto protoreflect.FileDescriptor
@@ -1388,11 +1956,30 @@ const file_windfall_v1_acts_proto_rawDesc = "" +
 	"\x04paid\x18\x03 \x01(\bR\x04paid\"E\n" +
 	"\fReleaseOrder\x12\x1a\n" +
 	"\bactivity\x18\x01 \x01(\tR\bactivity\x12\x19\n" +
-	"\btrade_no\x18\x02 \x01(\tR\atradeNo\"r\n" +
+	"\btrade_no\x18\x02 \x01(\tR\atradeNo\"\x86\x01\n" +
 	"\fReverseOrder\x12\x1a\n" +
 	"\bactivity\x18\x01 \x01(\tR\bactivity\x12\x19\n" +
 	"\btrade_no\x18\x02 \x01(\tR\atradeNo\x12+\n" +
-	"\x12take_what_is_there\x18\x03 \x01(\bR\x0ftakeWhatIsThere\"\xaa\x01\n" +
+	"\x12take_what_is_there\x18\x03 \x01(\bR\x0ftakeWhatIsThere\x12\x12\n" +
+	"\x04keep\x18\x04 \x01(\x03R\x04keep\"\xcd\x01\n" +
+	"\x0eOrderSelection\x12\x1a\n" +
+	"\bactivity\x18\x01 \x01(\tR\bactivity\x12\x14\n" +
+	"\x05scene\x18\x02 \x01(\tR\x05scene\x12\x1d\n" +
+	"\n" +
+	"bonus_type\x18\x03 \x01(\tR\tbonusType\x12\x17\n" +
+	"\afrom_ms\x18\x04 \x01(\x03R\x06fromMs\x12\x13\n" +
+	"\x05to_ms\x18\x05 \x01(\x03R\x04toMs\x12\x1d\n" +
+	"\n" +
+	"min_amount\x18\x06 \x01(\x03R\tminAmount\x12\x1d\n" +
+	"\n" +
+	"max_amount\x18\a \x01(\x03R\tmaxAmount\"\xc1\x01\n" +
+	"\rCorrectOrders\x123\n" +
+	"\x06orders\x18\x01 \x01(\v2\x1b.windfall.v1.OrderSelectionR\x06orders\x12\x12\n" +
+	"\x04keep\x18\x02 \x01(\x03R\x04keep\x12+\n" +
+	"\x12take_what_is_there\x18\x03 \x01(\bR\x0ftakeWhatIsThere\x12\x1d\n" +
+	"\n" +
+	"max_orders\x18\x04 \x01(\x03R\tmaxOrders\x12\x1b\n" +
+	"\tmax_taken\x18\x05 \x01(\x03R\bmaxTaken\"\xaa\x01\n" +
 	"\rAdjustAccount\x12\x17\n" +
 	"\auser_id\x18\x01 \x01(\x03R\x06userId\x12\x1a\n" +
 	"\bactivity\x18\x02 \x01(\tR\bactivity\x12\x14\n" +
@@ -1405,7 +1992,7 @@ const file_windfall_v1_acts_proto_rawDesc = "" +
 	"FreezeUser\x12\x17\n" +
 	"\auser_id\x18\x01 \x01(\x03R\x06userId\"#\n" +
 	"\bThawUser\x12\x17\n" +
-	"\auser_id\x18\x01 \x01(\x03R\x06userId\"\xd9\x03\n" +
+	"\auser_id\x18\x01 \x01(\x03R\x06userId\"\x9e\x04\n" +
 	"\aActDeed\x12=\n" +
 	"\fsettle_order\x18\x01 \x01(\v2\x18.windfall.v1.SettleOrderH\x00R\vsettleOrder\x12L\n" +
 	"\x11settle_withdrawal\x18\x02 \x01(\v2\x1d.windfall.v1.SettleWithdrawalH\x00R\x10settleWithdrawal\x12@\n" +
@@ -1414,14 +2001,15 @@ const file_windfall_v1_acts_proto_rawDesc = "" +
 	"\x0eadjust_account\x18\x05 \x01(\v2\x1a.windfall.v1.AdjustAccountH\x00R\radjustAccount\x12:\n" +
 	"\vfreeze_user\x18\x06 \x01(\v2\x17.windfall.v1.FreezeUserH\x00R\n" +
 	"freezeUser\x124\n" +
-	"\tthaw_user\x18\a \x01(\v2\x15.windfall.v1.ThawUserH\x00R\bthawUserB\x06\n" +
+	"\tthaw_user\x18\a \x01(\v2\x15.windfall.v1.ThawUserH\x00R\bthawUser\x12C\n" +
+	"\x0ecorrect_orders\x18\b \x01(\v2\x1a.windfall.v1.CorrectOrdersH\x00R\rcorrectOrdersB\x06\n" +
 	"\x04deed\"\xa0\x01\n" +
 	"\x11ProposeActRequest\x12(\n" +
 	"\x04deed\x18\x01 \x01(\v2\x14.windfall.v1.ActDeedR\x04deed\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x1a\n" +
 	"\bevidence\x18\x03 \x01(\tR\bevidence\x12\x14\n" +
 	"\x05actor\x18\x04 \x01(\tR\x05actor\x12\x17\n" +
-	"\avalid_s\x18\x05 \x01(\rR\x06validS\"\x80\x03\n" +
+	"\avalid_s\x18\x05 \x01(\rR\x06validS\"\x99\x03\n" +
 	"\x03Act\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x12.\n" +
 	"\x06status\x18\x02 \x01(\x0e2\x16.windfall.v1.ActStatusR\x06status\x12(\n" +
@@ -1439,14 +2027,16 @@ const file_windfall_v1_acts_proto_rawDesc = "" +
 	" \x01(\x03R\aendedMs\x12\x16\n" +
 	"\x06detail\x18\v \x01(\tR\x06detail\x12\x16\n" +
 	"\x06amount\x18\f \x01(\x03R\x06amount\x12\x14\n" +
-	"\x05about\x18\r \x01(\tR\x05about\"R\n" +
+	"\x05about\x18\r \x01(\tR\x05about\x12\x17\n" +
+	"\apart_of\x18\x0e \x01(\x03R\x06partOf\"R\n" +
 	"\x0fProposeActReply\x12\"\n" +
 	"\x03act\x18\x01 \x01(\v2\x10.windfall.v1.ActR\x03act\x12\x1b\n" +
-	"\tis_repeat\x18\x02 \x01(\bR\bisRepeat\"X\n" +
+	"\tis_repeat\x18\x02 \x01(\bR\bisRepeat\"q\n" +
 	"\x0fListActsRequest\x12\x12\n" +
 	"\x04open\x18\x01 \x01(\bR\x04open\x12\x14\n" +
 	"\x05after\x18\x02 \x01(\x03R\x05after\x12\x1b\n" +
-	"\tpage_size\x18\x03 \x01(\rR\bpageSize\"T\n" +
+	"\tpage_size\x18\x03 \x01(\rR\bpageSize\x12\x17\n" +
+	"\apart_of\x18\x04 \x01(\x03R\x06partOf\"T\n" +
 	"\rListActsReply\x12$\n" +
 	"\x04acts\x18\x01 \x03(\v2\x10.windfall.v1.ActR\x04acts\x12\x1d\n" +
 	"\n" +
@@ -1467,14 +2057,42 @@ const file_windfall_v1_acts_proto_rawDesc = "" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\"Q\n" +
 	"\x0eRefuseActReply\x12\"\n" +
 	"\x03act\x18\x01 \x01(\v2\x10.windfall.v1.ActR\x03act\x12\x1b\n" +
-	"\twas_ended\x18\x02 \x01(\bR\bwasEnded*\x9a\x01\n" +
+	"\twas_ended\x18\x02 \x01(\bR\bwasEnded\"t\n" +
+	"\x13SurveyOrdersRequest\x123\n" +
+	"\x06orders\x18\x01 \x01(\v2\x1b.windfall.v1.OrderSelectionR\x06orders\x12\x12\n" +
+	"\x04keep\x18\x02 \x01(\x03R\x04keep\x12\x14\n" +
+	"\x05after\x18\x03 \x01(\tR\x05after\"\x9c\x02\n" +
+	"\x11SurveyOrdersReply\x12\x16\n" +
+	"\x06orders\x18\x01 \x01(\x03R\x06orders\x12\x16\n" +
+	"\x06amount\x18\x02 \x01(\x03R\x06amount\x12(\n" +
+	"\x10orders_of_payers\x18\x03 \x01(\x03R\x0eordersOfPayers\x12!\n" +
+	"\fshort_orders\x18\x04 \x01(\x03R\vshortOrders\x12!\n" +
+	"\fshort_amount\x18\x05 \x01(\x03R\vshortAmount\x12*\n" +
+	"\x11orders_taken_back\x18\x06 \x01(\x03R\x0fordersTakenBack\x12'\n" +
+	"\x0forders_reserved\x18\a \x01(\x03R\x0eordersReserved\x12\x12\n" +
+	"\x04next\x18\b \x01(\tR\x04next\"P\n" +
+	"\x12CarryOutActRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x03R\x02id\x12\x14\n" +
+	"\x05after\x18\x02 \x01(\tR\x05after\x12\x14\n" +
+	"\x05actor\x18\x03 \x01(\tR\x05actor\"\xaa\x02\n" +
+	"\x10CarryOutActReply\x12\x16\n" +
+	"\x06orders\x18\x01 \x01(\x03R\x06orders\x12\x14\n" +
+	"\x05taken\x18\x02 \x01(\x03R\x05taken\x12!\n" +
+	"\fshort_orders\x18\x03 \x01(\x03R\vshortOrders\x12!\n" +
+	"\fshort_amount\x18\x04 \x01(\x03R\vshortAmount\x12\x12\n" +
+	"\x04next\x18\x05 \x01(\tR\x04next\x12\x1d\n" +
+	"\n" +
+	"all_orders\x18\x06 \x01(\x03R\tallOrders\x12\x1b\n" +
+	"\tall_taken\x18\a \x01(\x03R\ballTaken\x12(\n" +
+	"\x10all_short_orders\x18\b \x01(\x03R\x0eallShortOrders\x12(\n" +
+	"\x10all_short_amount\x18\t \x01(\x03R\x0eallShortAmount*\x9a\x01\n" +
 	"\tActStatus\x12\x1a\n" +
 	"\x16ACT_STATUS_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fACT_STATUS_OPEN\x10\x01\x12\x16\n" +
 	"\x12ACT_STATUS_EXPIRED\x10\x02\x12\x13\n" +
 	"\x0fACT_STATUS_DONE\x10\x03\x12\x17\n" +
 	"\x13ACT_STATUS_NOT_DONE\x10\x04\x12\x16\n" +
-	"\x12ACT_STATUS_REFUSED\x10\x052\xed\x02\n" +
+	"\x12ACT_STATUS_REFUSED\x10\x052\x8e\x04\n" +
 	"\x04Acts\x12J\n" +
 	"\n" +
 	"ProposeAct\x12\x1e.windfall.v1.ProposeActRequest\x1a\x1c.windfall.v1.ProposeActReply\x12D\n" +
@@ -1482,7 +2100,9 @@ const file_windfall_v1_acts_proto_rawDesc = "" +
 	"\x06GetAct\x12\x1a.windfall.v1.GetActRequest\x1a\x18.windfall.v1.GetActReply\x12J\n" +
 	"\n" +
 	"ApproveAct\x12\x1e.windfall.v1.ApproveActRequest\x1a\x1c.windfall.v1.ApproveActReply\x12G\n" +
-	"\tRefuseAct\x12\x1d.windfall.v1.RefuseActRequest\x1a\x1b.windfall.v1.RefuseActReplyB\\\n" +
+	"\tRefuseAct\x12\x1d.windfall.v1.RefuseActRequest\x1a\x1b.windfall.v1.RefuseActReply\x12P\n" +
+	"\fSurveyOrders\x12 .windfall.v1.SurveyOrdersRequest\x1a\x1e.windfall.v1.SurveyOrdersReply\x12M\n" +
+	"\vCarryOutAct\x12\x1f.windfall.v1.CarryOutActRequest\x1a\x1d.windfall.v1.CarryOutActReplyB\\\n" +
 	"\x1cio.github.windfallrewards.v1P\x01Z:github.com/windfall-rewards/windfall/clients/go/windfallpbb\x06proto3"
 
 var (
@@ -1498,60 +2118,73 @@ func file_windfall_v1_acts_proto_rawDescGZIP() []byte {
 }
 
 var file_windfall_v1_acts_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_windfall_v1_acts_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_windfall_v1_acts_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_windfall_v1_acts_proto_goTypes = []any{
-	(ActStatus)(0),            // 0: windfall.v1.ActStatus
-	(*SettleOrder)(nil),       // 1: windfall.v1.SettleOrder
-	(*SettleWithdrawal)(nil),  // 2: windfall.v1.SettleWithdrawal
-	(*ReleaseOrder)(nil),      // 3: windfall.v1.ReleaseOrder
-	(*ReverseOrder)(nil),      // 4: windfall.v1.ReverseOrder
-	(*AdjustAccount)(nil),     // 5: windfall.v1.AdjustAccount
-	(*FreezeUser)(nil),        // 6: windfall.v1.FreezeUser
-	(*ThawUser)(nil),          // 7: windfall.v1.ThawUser
-	(*ActDeed)(nil),           // 8: windfall.v1.ActDeed
-	(*ProposeActRequest)(nil), // 9: windfall.v1.ProposeActRequest
-	(*Act)(nil),               // 10: windfall.v1.Act
-	(*ProposeActReply)(nil),   // 11: windfall.v1.ProposeActReply
-	(*ListActsRequest)(nil),   // 12: windfall.v1.ListActsRequest
-	(*ListActsReply)(nil),     // 13: windfall.v1.ListActsReply
-	(*GetActRequest)(nil),     // 14: windfall.v1.GetActRequest
-	(*GetActReply)(nil),       // 15: windfall.v1.GetActReply
-	(*ApproveActRequest)(nil), // 16: windfall.v1.ApproveActRequest
-	(*ApproveActReply)(nil),   // 17: windfall.v1.ApproveActReply
-	(*RefuseActRequest)(nil),  // 18: windfall.v1.RefuseActRequest
-	(*RefuseActReply)(nil),    // 19: windfall.v1.RefuseActReply
+	(ActStatus)(0),              // 0: windfall.v1.ActStatus
+	(*SettleOrder)(nil),         // 1: windfall.v1.SettleOrder
+	(*SettleWithdrawal)(nil),    // 2: windfall.v1.SettleWithdrawal
+	(*ReleaseOrder)(nil),        // 3: windfall.v1.ReleaseOrder
+	(*ReverseOrder)(nil),        // 4: windfall.v1.ReverseOrder
+	(*OrderSelection)(nil),      // 5: windfall.v1.OrderSelection
+	(*CorrectOrders)(nil),       // 6: windfall.v1.CorrectOrders
+	(*AdjustAccount)(nil),       // 7: windfall.v1.AdjustAccount
+	(*FreezeUser)(nil),          // 8: windfall.v1.FreezeUser
+	(*ThawUser)(nil),            // 9: windfall.v1.ThawUser
+	(*ActDeed)(nil),             // 10: windfall.v1.ActDeed
+	(*ProposeActRequest)(nil),   // 11: windfall.v1.ProposeActRequest
+	(*Act)(nil),                 // 12: windfall.v1.Act
+	(*ProposeActReply)(nil),     // 13: windfall.v1.ProposeActReply
+	(*ListActsRequest)(nil),     // 14: windfall.v1.ListActsRequest
+	(*ListActsReply)(nil),       // 15: windfall.v1.ListActsReply
+	(*GetActRequest)(nil),       // 16: windfall.v1.GetActRequest
+	(*GetActReply)(nil),         // 17: windfall.v1.GetActReply
+	(*ApproveActRequest)(nil),   // 18: windfall.v1.ApproveActRequest
+	(*ApproveActReply)(nil),     // 19: windfall.v1.ApproveActReply
+	(*RefuseActRequest)(nil),    // 20: windfall.v1.RefuseActRequest
+	(*RefuseActReply)(nil),      // 21: windfall.v1.RefuseActReply
+	(*SurveyOrdersRequest)(nil), // 22: windfall.v1.SurveyOrdersRequest
+	(*SurveyOrdersReply)(nil),   // 23: windfall.v1.SurveyOrdersReply
+	(*CarryOutActRequest)(nil),  // 24: windfall.v1.CarryOutActRequest
+	(*CarryOutActReply)(nil),    // 25: windfall.v1.CarryOutActReply
 }
 var file_windfall_v1_acts_proto_depIdxs = []int32{
-	1,  // 0: windfall.v1.ActDeed.settle_order:type_name -> windfall.v1.SettleOrder
-	2,  // 1: windfall.v1.ActDeed.settle_withdrawal:type_name -> windfall.v1.SettleWithdrawal
-	3,  // 2: windfall.v1.ActDeed.release_order:type_name -> windfall.v1.ReleaseOrder
-	4,  // 3: windfall.v1.ActDeed.reverse_order:type_name -> windfall.v1.ReverseOrder
-	5,  // 4: windfall.v1.ActDeed.adjust_account:type_name -> windfall.v1.AdjustAccount
-	6,  // 5: windfall.v1.ActDeed.freeze_user:type_name -> windfall.v1.FreezeUser
-	7,  // 6: windfall.v1.ActDeed.thaw_user:type_name -> windfall.v1.ThawUser
-	8,  // 7: windfall.v1.ProposeActRequest.deed:type_name -> windfall.v1.ActDeed
-	0,  // 8: windfall.v1.Act.status:type_name -> windfall.v1.ActStatus
-	8,  // 9: windfall.v1.Act.deed:type_name -> windfall.v1.ActDeed
-	10, // 10: windfall.v1.ProposeActReply.act:type_name -> windfall.v1.Act
-	10, // 11: windfall.v1.ListActsReply.acts:type_name -> windfall.v1.Act
-	10, // 12: windfall.v1.GetActReply.act:type_name -> windfall.v1.Act
-	10, // 13: windfall.v1.ApproveActReply.act:type_name -> windfall.v1.Act
-	10, // 14: windfall.v1.RefuseActReply.act:type_name -> windfall.v1.Act
-	9,  // 15: windfall.v1.Acts.ProposeAct:input_type -> windfall.v1.ProposeActRequest
-	12, // 16: windfall.v1.Acts.ListActs:input_type -> windfall.v1.ListActsRequest
-	14, // 17: windfall.v1.Acts.GetAct:input_type -> windfall.v1.GetActRequest
-	16, // 18: windfall.v1.Acts.ApproveAct:input_type -> windfall.v1.ApproveActRequest
-	18, // 19: windfall.v1.Acts.RefuseAct:input_type -> windfall.v1.RefuseActRequest
-	11, // 20: windfall.v1.Acts.ProposeAct:output_type -> windfall.v1.ProposeActReply
-	13, // 21: windfall.v1.Acts.ListActs:output_type -> windfall.v1.ListActsReply
-	15, // 22: windfall.v1.Acts.GetAct:output_type -> windfall.v1.GetActReply
-	17, // 23: windfall.v1.Acts.ApproveAct:output_type -> windfall.v1.ApproveActReply
-	19, // 24: windfall.v1.Acts.RefuseAct:output_type -> windfall.v1.RefuseActReply
-	20, // [20:25] is the sub-list for method output_type
-	15, // [15:20] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	5,  // 0: windfall.v1.CorrectOrders.orders:type_name -> windfall.v1.OrderSelection
+	1,  // 1: windfall.v1.ActDeed.settle_order:type_name -> windfall.v1.SettleOrder
+	2,  // 2: windfall.v1.ActDeed.settle_withdrawal:type_name -> windfall.v1.SettleWithdrawal
+	3,  // 3: windfall.v1.ActDeed.release_order:type_name -> windfall.v1.ReleaseOrder
+	4,  // 4: windfall.v1.ActDeed.reverse_order:type_name -> windfall.v1.ReverseOrder
+	7,  // 5: windfall.v1.ActDeed.adjust_account:type_name -> windfall.v1.AdjustAccount
+	8,  // 6: windfall.v1.ActDeed.freeze_user:type_name -> windfall.v1.FreezeUser
+	9,  // 7: windfall.v1.ActDeed.thaw_user:type_name -> windfall.v1.ThawUser
+	6,  // 8: windfall.v1.ActDeed.correct_orders:type_name -> windfall.v1.CorrectOrders
+	10, // 9: windfall.v1.ProposeActRequest.deed:type_name -> windfall.v1.ActDeed
+	0,  // 10: windfall.v1.Act.status:type_name -> windfall.v1.ActStatus
+	10, // 11: windfall.v1.Act.deed:type_name -> windfall.v1.ActDeed
+	12, // 12: windfall.v1.ProposeActReply.act:type_name -> windfall.v1.Act
+	12, // 13: windfall.v1.ListActsReply.acts:type_name -> windfall.v1.Act
+	12, // 14: windfall.v1.GetActReply.act:type_name -> windfall.v1.Act
+	12, // 15: windfall.v1.ApproveActReply.act:type_name -> windfall.v1.Act
+	12, // 16: windfall.v1.RefuseActReply.act:type_name -> windfall.v1.Act
+	5,  // 17: windfall.v1.SurveyOrdersRequest.orders:type_name -> windfall.v1.OrderSelection
+	11, // 18: windfall.v1.Acts.ProposeAct:input_type -> windfall.v1.ProposeActRequest
+	14, // 19: windfall.v1.Acts.ListActs:input_type -> windfall.v1.ListActsRequest
+	16, // 20: windfall.v1.Acts.GetAct:input_type -> windfall.v1.GetActRequest
+	18, // 21: windfall.v1.Acts.ApproveAct:input_type -> windfall.v1.ApproveActRequest
+	20, // 22: windfall.v1.Acts.RefuseAct:input_type -> windfall.v1.RefuseActRequest
+	22, // 23: windfall.v1.Acts.SurveyOrders:input_type -> windfall.v1.SurveyOrdersRequest
+	24, // 24: windfall.v1.Acts.CarryOutAct:input_type -> windfall.v1.CarryOutActRequest
+	13, // 25: windfall.v1.Acts.ProposeAct:output_type -> windfall.v1.ProposeActReply
+	15, // 26: windfall.v1.Acts.ListActs:output_type -> windfall.v1.ListActsReply
+	17, // 27: windfall.v1.Acts.GetAct:output_type -> windfall.v1.GetActReply
+	19, // 28: windfall.v1.Acts.ApproveAct:output_type -> windfall.v1.ApproveActReply
+	21, // 29: windfall.v1.Acts.RefuseAct:output_type -> windfall.v1.RefuseActReply
+	23, // 30: windfall.v1.Acts.SurveyOrders:output_type -> windfall.v1.SurveyOrdersReply
+	25, // 31: windfall.v1.Acts.CarryOutAct:output_type -> windfall.v1.CarryOutActReply
+	25, // [25:32] is the sub-list for method output_type
+	18, // [18:25] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_windfall_v1_acts_proto_init() }
@@ -1559,7 +2192,7 @@ func file_windfall_v1_acts_proto_init() {
 	if File_windfall_v1_acts_proto != nil {
 		return
 	}
-	file_windfall_v1_acts_proto_msgTypes[7].OneofWrappers = []any{
+	file_windfall_v1_acts_proto_msgTypes[9].OneofWrappers = []any{
 		(*ActDeed_SettleOrder)(nil),
 		(*ActDeed_SettleWithdrawal)(nil),
 		(*ActDeed_ReleaseOrder)(nil),
@@ -1567,6 +2200,7 @@ func file_windfall_v1_acts_proto_init() {
 		(*ActDeed_AdjustAccount)(nil),
 		(*ActDeed_FreezeUser)(nil),
 		(*ActDeed_ThawUser)(nil),
+		(*ActDeed_CorrectOrders)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1574,7 +2208,7 @@ func file_windfall_v1_acts_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windfall_v1_acts_proto_rawDesc), len(file_windfall_v1_acts_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   19,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -20,11 +20,13 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	Acts_ProposeAct_FullMethodName = "/windfall.v1.Acts/ProposeAct"
-	Acts_ListActs_FullMethodName   = "/windfall.v1.Acts/ListActs"
-	Acts_GetAct_FullMethodName     = "/windfall.v1.Acts/GetAct"
-	Acts_ApproveAct_FullMethodName = "/windfall.v1.Acts/ApproveAct"
-	Acts_RefuseAct_FullMethodName  = "/windfall.v1.Acts/RefuseAct"
+	Acts_ProposeAct_FullMethodName   = "/windfall.v1.Acts/ProposeAct"
+	Acts_ListActs_FullMethodName     = "/windfall.v1.Acts/ListActs"
+	Acts_GetAct_FullMethodName       = "/windfall.v1.Acts/GetAct"
+	Acts_ApproveAct_FullMethodName   = "/windfall.v1.Acts/ApproveAct"
+	Acts_RefuseAct_FullMethodName    = "/windfall.v1.Acts/RefuseAct"
+	Acts_SurveyOrders_FullMethodName = "/windfall.v1.Acts/SurveyOrders"
+	Acts_CarryOutAct_FullMethodName  = "/windfall.v1.Acts/CarryOutAct"
 )
 
 // ActsClient is the client API for Acts service.
@@ -48,6 +50,15 @@ type ActsClient interface {
 	// Refuses an act; who proposed it may do so, too. Asked again, it answers how the act ended. Errors: NOT_FOUND;
 	// FAILED_PRECONDITION, where it has expired.
 	RefuseAct(ctx context.Context, in *RefuseActRequest, opts ...grpc.CallOption) (*RefuseActReply, error)
+	// Counts a part of what a correction would take back. Call it again with `next` as `after` until `next` is empty, and add the
+	// parts. Errors: INVALID_ARGUMENT.
+	SurveyOrders(ctx context.Context, in *SurveyOrdersRequest, opts ...grpc.CallOption) (*SurveyOrdersReply, error)
+	// Carries a page of an approved correction out, until the time is over at which it could be approved. Call it again with `next` as `after` until `next` is empty; and then from the
+	// beginning, until a pass takes from no order and finds none short. Safe to repeat: an order is decided once. Errors: NOT_FOUND;
+	// FAILED_PRECONDITION, where it is not approved, is no correction, or has expired; OUT_OF_RANGE, where the page would take from
+	// more orders, or more, than was approved, so nothing of it was taken; UNAVAILABLE with retry_after_ms, where somebody else
+	// carries a page out.
+	CarryOutAct(ctx context.Context, in *CarryOutActRequest, opts ...grpc.CallOption) (*CarryOutActReply, error)
 }
 
 type actsClient struct {
@@ -108,6 +119,26 @@ func (c *actsClient) RefuseAct(ctx context.Context, in *RefuseActRequest, opts .
 	return out, nil
 }
 
+func (c *actsClient) SurveyOrders(ctx context.Context, in *SurveyOrdersRequest, opts ...grpc.CallOption) (*SurveyOrdersReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SurveyOrdersReply)
+	err := c.cc.Invoke(ctx, Acts_SurveyOrders_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *actsClient) CarryOutAct(ctx context.Context, in *CarryOutActRequest, opts ...grpc.CallOption) (*CarryOutActReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CarryOutActReply)
+	err := c.cc.Invoke(ctx, Acts_CarryOutAct_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ActsServer is the server API for Acts service.
 // All implementations must embed UnimplementedActsServer
 // for forward compatibility.
@@ -129,6 +160,15 @@ type ActsServer interface {
 	// Refuses an act; who proposed it may do so, too. Asked again, it answers how the act ended. Errors: NOT_FOUND;
 	// FAILED_PRECONDITION, where it has expired.
 	RefuseAct(context.Context, *RefuseActRequest) (*RefuseActReply, error)
+	// Counts a part of what a correction would take back. Call it again with `next` as `after` until `next` is empty, and add the
+	// parts. Errors: INVALID_ARGUMENT.
+	SurveyOrders(context.Context, *SurveyOrdersRequest) (*SurveyOrdersReply, error)
+	// Carries a page of an approved correction out, until the time is over at which it could be approved. Call it again with `next` as `after` until `next` is empty; and then from the
+	// beginning, until a pass takes from no order and finds none short. Safe to repeat: an order is decided once. Errors: NOT_FOUND;
+	// FAILED_PRECONDITION, where it is not approved, is no correction, or has expired; OUT_OF_RANGE, where the page would take from
+	// more orders, or more, than was approved, so nothing of it was taken; UNAVAILABLE with retry_after_ms, where somebody else
+	// carries a page out.
+	CarryOutAct(context.Context, *CarryOutActRequest) (*CarryOutActReply, error)
 	mustEmbedUnimplementedActsServer()
 }
 
@@ -153,6 +193,12 @@ func (UnimplementedActsServer) ApproveAct(context.Context, *ApproveActRequest) (
 }
 func (UnimplementedActsServer) RefuseAct(context.Context, *RefuseActRequest) (*RefuseActReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method RefuseAct not implemented")
+}
+func (UnimplementedActsServer) SurveyOrders(context.Context, *SurveyOrdersRequest) (*SurveyOrdersReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method SurveyOrders not implemented")
+}
+func (UnimplementedActsServer) CarryOutAct(context.Context, *CarryOutActRequest) (*CarryOutActReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method CarryOutAct not implemented")
 }
 func (UnimplementedActsServer) mustEmbedUnimplementedActsServer() {}
 func (UnimplementedActsServer) testEmbeddedByValue()              {}
@@ -265,6 +311,42 @@ func _Acts_RefuseAct_Handler(srv interface{}, ctx context.Context, dec func(inte
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Acts_SurveyOrders_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SurveyOrdersRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ActsServer).SurveyOrders(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Acts_SurveyOrders_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ActsServer).SurveyOrders(ctx, req.(*SurveyOrdersRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Acts_CarryOutAct_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CarryOutActRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ActsServer).CarryOutAct(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Acts_CarryOutAct_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ActsServer).CarryOutAct(ctx, req.(*CarryOutActRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Acts_ServiceDesc is the grpc.ServiceDesc for Acts service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -291,6 +373,14 @@ var Acts_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "RefuseAct",
 			Handler:    _Acts_RefuseAct_Handler,
+		},
+		{
+			MethodName: "SurveyOrders",
+			Handler:    _Acts_SurveyOrders_Handler,
+		},
+		{
+			MethodName: "CarryOutAct",
+			Handler:    _Acts_CarryOutAct_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

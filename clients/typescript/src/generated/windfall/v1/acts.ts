@@ -76,6 +76,41 @@ export interface ReverseOrder {
   tradeNo: string;
   /** Where the user has spent it: take what is there. False: nothing is taken then, and the act says what is missing. */
   takeWhatIsThere: boolean;
+  /** How much of it the user keeps: less than the order's amount; 0 where a payer has paid it. */
+  keep: bigint;
+}
+
+/** Credited orders: those of an activity and a bonus type that the ledger took in a span of time, of these amounts. */
+export interface OrderSelection {
+  activity: string;
+  /** Empty: every scene. */
+  scene: string;
+  bonusType: string;
+  /** From when on the ledger took them, and before when; Unix milliseconds. */
+  fromMs: bigint;
+  toMs: bigint;
+  /** The smallest amount; 0 stands for 1. */
+  minAmount: bigint;
+  /** The largest amount; 0: whatever it is. */
+  maxAmount: bigint;
+}
+
+/**
+ * Takes many credited orders back, as ReverseOrder does one. Its approval takes nothing: it is carried out by CarryOutAct. Each order
+ * that it decides is an act of its own, with `part_of`.
+ */
+export interface CorrectOrders {
+  /** Its time has ended. What is credited behind the proposal is left alone. */
+  orders:
+    | OrderSelection
+    | undefined;
+  /** How much of each order its user keeps: less than the smallest amount. Above 0, orders that a payer paid are left alone. */
+  keep: bigint;
+  /** Where a user has spent it: take what is there. False: nothing is taken from such a user. */
+  takeWhatIsThere: boolean;
+  /** From how many orders it takes at most, and how much in all; each at least 1: what SurveyOrders has counted. */
+  maxOrders: bigint;
+  maxTaken: bigint;
 }
 
 /** Moves money between a user's account and a budget, or an activity's funding. */
@@ -109,6 +144,7 @@ export interface ActDeed {
     | { $case: "adjustAccount"; value: AdjustAccount }
     | { $case: "freezeUser"; value: FreezeUser }
     | { $case: "thawUser"; value: ThawUser }
+    | { $case: "correctOrders"; value: CorrectOrders }
     | undefined;
 }
 
@@ -146,6 +182,8 @@ export interface Act {
   amount: bigint;
   /** What the act is about, and how it stood when this was asked. */
   about: string;
+  /** The correction that it is a part of; 0: none. */
+  partOf: bigint;
 }
 
 export interface ProposeActReply {
@@ -163,6 +201,8 @@ export interface ListActsRequest {
   after: bigint;
   /** 1 to 1,000; 0 stands for 100. */
   pageSize: number;
+  /** The parts of this correction; 0: acts that are no part of any. */
+  partOf: bigint;
 }
 
 export interface ListActsReply {
@@ -206,6 +246,63 @@ export interface RefuseActReply {
     | undefined;
   /** It had ended before this call. */
   wasEnded: boolean;
+}
+
+export interface SurveyOrdersRequest {
+  orders:
+    | OrderSelection
+    | undefined;
+  /** How much of each order its user would keep: less than the smallest amount. */
+  keep: bigint;
+  /** `next` of the part before; empty: from the beginning. */
+  after: string;
+}
+
+/** What a part of the ledger has. */
+export interface SurveyOrdersReply {
+  /** The credited orders that a correction would take back. */
+  orders: bigint;
+  /** What it would take from them where everybody has it. */
+  amount: bigint;
+  /**
+   * The credited orders that a payer has paid. They are among the others, and would be taken from the payer's settlement; with
+   * `keep` they are not, and would be left alone.
+   */
+  ordersOfPayers: bigint;
+  /** Those of them whose user has less than would be taken, by the balance as it is now, each for itself; and what is missing. */
+  shortOrders: bigint;
+  shortAmount: bigint;
+  /** The credited orders that were taken back before. */
+  ordersTakenBack: bigint;
+  /** The orders that are reserved, and may be credited yet. */
+  ordersReserved: bigint;
+  /** Empty: this was the last part. */
+  next: string;
+}
+
+export interface CarryOutActRequest {
+  id: bigint;
+  /** `next` of the page before; empty: from the beginning. */
+  after: string;
+  /** Who does it, beside the caller's key; at most 64 bytes, may be empty. */
+  actor: string;
+}
+
+export interface CarryOutActReply {
+  /** The orders that this page took from, and how much. */
+  orders: bigint;
+  taken: bigint;
+  /** The orders of this page that it did not take as a whole, or not at all; and how much of them. */
+  shortOrders: bigint;
+  shortAmount: bigint;
+  /** Empty: this was the last page of the pass. */
+  next: string;
+  /** From how many orders the whole correction has taken so far, and how much. */
+  allOrders: bigint;
+  allTaken: bigint;
+  /** The same of the whole correction so far. */
+  allShortOrders: bigint;
+  allShortAmount: bigint;
 }
 
 function createBaseSettleOrder(): SettleOrder {
@@ -437,7 +534,7 @@ export const ReleaseOrder: MessageFns<ReleaseOrder> = {
 };
 
 function createBaseReverseOrder(): ReverseOrder {
-  return { activity: "", tradeNo: "", takeWhatIsThere: false };
+  return { activity: "", tradeNo: "", takeWhatIsThere: false, keep: 0n };
 }
 
 export const ReverseOrder: MessageFns<ReverseOrder> = {
@@ -450,6 +547,12 @@ export const ReverseOrder: MessageFns<ReverseOrder> = {
     }
     if (message.takeWhatIsThere !== false) {
       writer.uint32(24).bool(message.takeWhatIsThere);
+    }
+    if (message.keep !== 0n) {
+      if (BigInt.asIntN(64, message.keep) !== message.keep) {
+        throw new globalThis.Error("value provided for field message.keep of type int64 too large");
+      }
+      writer.uint32(32).int64(message.keep);
     }
     return writer;
   },
@@ -491,6 +594,14 @@ export const ReverseOrder: MessageFns<ReverseOrder> = {
             message.takeWhatIsThere = reader.bool();
             continue;
           }
+          case 4: {
+            if (tag !== 32) {
+              break;
+            }
+
+            message.keep = reader.int64() as bigint;
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -511,6 +622,260 @@ export const ReverseOrder: MessageFns<ReverseOrder> = {
     message.activity = object.activity ?? "";
     message.tradeNo = object.tradeNo ?? "";
     message.takeWhatIsThere = object.takeWhatIsThere ?? false;
+    message.keep = (object.keep !== undefined && object.keep !== null) ? BigInt(object.keep) : 0n;
+    return message;
+  },
+};
+
+function createBaseOrderSelection(): OrderSelection {
+  return { activity: "", scene: "", bonusType: "", fromMs: 0n, toMs: 0n, minAmount: 0n, maxAmount: 0n };
+}
+
+export const OrderSelection: MessageFns<OrderSelection> = {
+  encode(message: OrderSelection, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.activity !== "") {
+      writer.uint32(10).string(message.activity);
+    }
+    if (message.scene !== "") {
+      writer.uint32(18).string(message.scene);
+    }
+    if (message.bonusType !== "") {
+      writer.uint32(26).string(message.bonusType);
+    }
+    if (message.fromMs !== 0n) {
+      if (BigInt.asIntN(64, message.fromMs) !== message.fromMs) {
+        throw new globalThis.Error("value provided for field message.fromMs of type int64 too large");
+      }
+      writer.uint32(32).int64(message.fromMs);
+    }
+    if (message.toMs !== 0n) {
+      if (BigInt.asIntN(64, message.toMs) !== message.toMs) {
+        throw new globalThis.Error("value provided for field message.toMs of type int64 too large");
+      }
+      writer.uint32(40).int64(message.toMs);
+    }
+    if (message.minAmount !== 0n) {
+      if (BigInt.asIntN(64, message.minAmount) !== message.minAmount) {
+        throw new globalThis.Error("value provided for field message.minAmount of type int64 too large");
+      }
+      writer.uint32(48).int64(message.minAmount);
+    }
+    if (message.maxAmount !== 0n) {
+      if (BigInt.asIntN(64, message.maxAmount) !== message.maxAmount) {
+        throw new globalThis.Error("value provided for field message.maxAmount of type int64 too large");
+      }
+      writer.uint32(56).int64(message.maxAmount);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): OrderSelection {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseOrderSelection();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.activity = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.scene = reader.string();
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.bonusType = reader.string();
+            continue;
+          }
+          case 4: {
+            if (tag !== 32) {
+              break;
+            }
+
+            message.fromMs = reader.int64() as bigint;
+            continue;
+          }
+          case 5: {
+            if (tag !== 40) {
+              break;
+            }
+
+            message.toMs = reader.int64() as bigint;
+            continue;
+          }
+          case 6: {
+            if (tag !== 48) {
+              break;
+            }
+
+            message.minAmount = reader.int64() as bigint;
+            continue;
+          }
+          case 7: {
+            if (tag !== 56) {
+              break;
+            }
+
+            message.maxAmount = reader.int64() as bigint;
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<OrderSelection>): OrderSelection {
+    return OrderSelection.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<OrderSelection>): OrderSelection {
+    const message = createBaseOrderSelection();
+    message.activity = object.activity ?? "";
+    message.scene = object.scene ?? "";
+    message.bonusType = object.bonusType ?? "";
+    message.fromMs = (object.fromMs !== undefined && object.fromMs !== null) ? BigInt(object.fromMs) : 0n;
+    message.toMs = (object.toMs !== undefined && object.toMs !== null) ? BigInt(object.toMs) : 0n;
+    message.minAmount = (object.minAmount !== undefined && object.minAmount !== null) ? BigInt(object.minAmount) : 0n;
+    message.maxAmount = (object.maxAmount !== undefined && object.maxAmount !== null) ? BigInt(object.maxAmount) : 0n;
+    return message;
+  },
+};
+
+function createBaseCorrectOrders(): CorrectOrders {
+  return { orders: undefined, keep: 0n, takeWhatIsThere: false, maxOrders: 0n, maxTaken: 0n };
+}
+
+export const CorrectOrders: MessageFns<CorrectOrders> = {
+  encode(message: CorrectOrders, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.orders !== undefined) {
+      OrderSelection.encode(message.orders, writer.uint32(10).fork()).join();
+    }
+    if (message.keep !== 0n) {
+      if (BigInt.asIntN(64, message.keep) !== message.keep) {
+        throw new globalThis.Error("value provided for field message.keep of type int64 too large");
+      }
+      writer.uint32(16).int64(message.keep);
+    }
+    if (message.takeWhatIsThere !== false) {
+      writer.uint32(24).bool(message.takeWhatIsThere);
+    }
+    if (message.maxOrders !== 0n) {
+      if (BigInt.asIntN(64, message.maxOrders) !== message.maxOrders) {
+        throw new globalThis.Error("value provided for field message.maxOrders of type int64 too large");
+      }
+      writer.uint32(32).int64(message.maxOrders);
+    }
+    if (message.maxTaken !== 0n) {
+      if (BigInt.asIntN(64, message.maxTaken) !== message.maxTaken) {
+        throw new globalThis.Error("value provided for field message.maxTaken of type int64 too large");
+      }
+      writer.uint32(40).int64(message.maxTaken);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): CorrectOrders {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseCorrectOrders();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.orders = OrderSelection.decode(reader, reader.uint32());
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.keep = reader.int64() as bigint;
+            continue;
+          }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.takeWhatIsThere = reader.bool();
+            continue;
+          }
+          case 4: {
+            if (tag !== 32) {
+              break;
+            }
+
+            message.maxOrders = reader.int64() as bigint;
+            continue;
+          }
+          case 5: {
+            if (tag !== 40) {
+              break;
+            }
+
+            message.maxTaken = reader.int64() as bigint;
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<CorrectOrders>): CorrectOrders {
+    return CorrectOrders.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<CorrectOrders>): CorrectOrders {
+    const message = createBaseCorrectOrders();
+    message.orders = (object.orders !== undefined && object.orders !== null)
+      ? OrderSelection.fromPartial(object.orders)
+      : undefined;
+    message.keep = (object.keep !== undefined && object.keep !== null) ? BigInt(object.keep) : 0n;
+    message.takeWhatIsThere = object.takeWhatIsThere ?? false;
+    message.maxOrders = (object.maxOrders !== undefined && object.maxOrders !== null) ? BigInt(object.maxOrders) : 0n;
+    message.maxTaken = (object.maxTaken !== undefined && object.maxTaken !== null) ? BigInt(object.maxTaken) : 0n;
     return message;
   },
 };
@@ -780,6 +1145,9 @@ export const ActDeed: MessageFns<ActDeed> = {
       case "thawUser":
         ThawUser.encode(message.deed.value, writer.uint32(58).fork()).join();
         break;
+      case "correctOrders":
+        CorrectOrders.encode(message.deed.value, writer.uint32(66).fork()).join();
+        break;
     }
     return writer;
   },
@@ -853,6 +1221,14 @@ export const ActDeed: MessageFns<ActDeed> = {
             message.deed = { $case: "thawUser", value: ThawUser.decode(reader, reader.uint32()) };
             continue;
           }
+          case 8: {
+            if (tag !== 66) {
+              break;
+            }
+
+            message.deed = { $case: "correctOrders", value: CorrectOrders.decode(reader, reader.uint32()) };
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -910,6 +1286,12 @@ export const ActDeed: MessageFns<ActDeed> = {
       case "thawUser": {
         if (object.deed?.value !== undefined && object.deed?.value !== null) {
           message.deed = { $case: "thawUser", value: ThawUser.fromPartial(object.deed.value) };
+        }
+        break;
+      }
+      case "correctOrders": {
+        if (object.deed?.value !== undefined && object.deed?.value !== null) {
+          message.deed = { $case: "correctOrders", value: CorrectOrders.fromPartial(object.deed.value) };
         }
         break;
       }
@@ -1036,6 +1418,7 @@ function createBaseAct(): Act {
     detail: "",
     amount: 0n,
     about: "",
+    partOf: 0n,
   };
 }
 
@@ -1094,6 +1477,12 @@ export const Act: MessageFns<Act> = {
     }
     if (message.about !== "") {
       writer.uint32(106).string(message.about);
+    }
+    if (message.partOf !== 0n) {
+      if (BigInt.asIntN(64, message.partOf) !== message.partOf) {
+        throw new globalThis.Error("value provided for field message.partOf of type int64 too large");
+      }
+      writer.uint32(112).int64(message.partOf);
     }
     return writer;
   },
@@ -1215,6 +1604,14 @@ export const Act: MessageFns<Act> = {
             message.about = reader.string();
             continue;
           }
+          case 14: {
+            if (tag !== 112) {
+              break;
+            }
+
+            message.partOf = reader.int64() as bigint;
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1247,6 +1644,7 @@ export const Act: MessageFns<Act> = {
     message.detail = object.detail ?? "";
     message.amount = (object.amount !== undefined && object.amount !== null) ? BigInt(object.amount) : 0n;
     message.about = object.about ?? "";
+    message.partOf = (object.partOf !== undefined && object.partOf !== null) ? BigInt(object.partOf) : 0n;
     return message;
   },
 };
@@ -1319,7 +1717,7 @@ export const ProposeActReply: MessageFns<ProposeActReply> = {
 };
 
 function createBaseListActsRequest(): ListActsRequest {
-  return { open: false, after: 0n, pageSize: 0 };
+  return { open: false, after: 0n, pageSize: 0, partOf: 0n };
 }
 
 export const ListActsRequest: MessageFns<ListActsRequest> = {
@@ -1335,6 +1733,12 @@ export const ListActsRequest: MessageFns<ListActsRequest> = {
     }
     if (message.pageSize !== 0) {
       writer.uint32(24).uint32(message.pageSize);
+    }
+    if (message.partOf !== 0n) {
+      if (BigInt.asIntN(64, message.partOf) !== message.partOf) {
+        throw new globalThis.Error("value provided for field message.partOf of type int64 too large");
+      }
+      writer.uint32(32).int64(message.partOf);
     }
     return writer;
   },
@@ -1376,6 +1780,14 @@ export const ListActsRequest: MessageFns<ListActsRequest> = {
             message.pageSize = reader.uint32();
             continue;
           }
+          case 4: {
+            if (tag !== 32) {
+              break;
+            }
+
+            message.partOf = reader.int64() as bigint;
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1396,6 +1808,7 @@ export const ListActsRequest: MessageFns<ListActsRequest> = {
     message.open = object.open ?? false;
     message.after = (object.after !== undefined && object.after !== null) ? BigInt(object.after) : 0n;
     message.pageSize = object.pageSize ?? 0;
+    message.partOf = (object.partOf !== undefined && object.partOf !== null) ? BigInt(object.partOf) : 0n;
     return message;
   },
 };
@@ -1869,6 +2282,544 @@ export const RefuseActReply: MessageFns<RefuseActReply> = {
   },
 };
 
+function createBaseSurveyOrdersRequest(): SurveyOrdersRequest {
+  return { orders: undefined, keep: 0n, after: "" };
+}
+
+export const SurveyOrdersRequest: MessageFns<SurveyOrdersRequest> = {
+  encode(message: SurveyOrdersRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.orders !== undefined) {
+      OrderSelection.encode(message.orders, writer.uint32(10).fork()).join();
+    }
+    if (message.keep !== 0n) {
+      if (BigInt.asIntN(64, message.keep) !== message.keep) {
+        throw new globalThis.Error("value provided for field message.keep of type int64 too large");
+      }
+      writer.uint32(16).int64(message.keep);
+    }
+    if (message.after !== "") {
+      writer.uint32(26).string(message.after);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): SurveyOrdersRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseSurveyOrdersRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.orders = OrderSelection.decode(reader, reader.uint32());
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.keep = reader.int64() as bigint;
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.after = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<SurveyOrdersRequest>): SurveyOrdersRequest {
+    return SurveyOrdersRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<SurveyOrdersRequest>): SurveyOrdersRequest {
+    const message = createBaseSurveyOrdersRequest();
+    message.orders = (object.orders !== undefined && object.orders !== null)
+      ? OrderSelection.fromPartial(object.orders)
+      : undefined;
+    message.keep = (object.keep !== undefined && object.keep !== null) ? BigInt(object.keep) : 0n;
+    message.after = object.after ?? "";
+    return message;
+  },
+};
+
+function createBaseSurveyOrdersReply(): SurveyOrdersReply {
+  return {
+    orders: 0n,
+    amount: 0n,
+    ordersOfPayers: 0n,
+    shortOrders: 0n,
+    shortAmount: 0n,
+    ordersTakenBack: 0n,
+    ordersReserved: 0n,
+    next: "",
+  };
+}
+
+export const SurveyOrdersReply: MessageFns<SurveyOrdersReply> = {
+  encode(message: SurveyOrdersReply, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.orders !== 0n) {
+      if (BigInt.asIntN(64, message.orders) !== message.orders) {
+        throw new globalThis.Error("value provided for field message.orders of type int64 too large");
+      }
+      writer.uint32(8).int64(message.orders);
+    }
+    if (message.amount !== 0n) {
+      if (BigInt.asIntN(64, message.amount) !== message.amount) {
+        throw new globalThis.Error("value provided for field message.amount of type int64 too large");
+      }
+      writer.uint32(16).int64(message.amount);
+    }
+    if (message.ordersOfPayers !== 0n) {
+      if (BigInt.asIntN(64, message.ordersOfPayers) !== message.ordersOfPayers) {
+        throw new globalThis.Error("value provided for field message.ordersOfPayers of type int64 too large");
+      }
+      writer.uint32(24).int64(message.ordersOfPayers);
+    }
+    if (message.shortOrders !== 0n) {
+      if (BigInt.asIntN(64, message.shortOrders) !== message.shortOrders) {
+        throw new globalThis.Error("value provided for field message.shortOrders of type int64 too large");
+      }
+      writer.uint32(32).int64(message.shortOrders);
+    }
+    if (message.shortAmount !== 0n) {
+      if (BigInt.asIntN(64, message.shortAmount) !== message.shortAmount) {
+        throw new globalThis.Error("value provided for field message.shortAmount of type int64 too large");
+      }
+      writer.uint32(40).int64(message.shortAmount);
+    }
+    if (message.ordersTakenBack !== 0n) {
+      if (BigInt.asIntN(64, message.ordersTakenBack) !== message.ordersTakenBack) {
+        throw new globalThis.Error("value provided for field message.ordersTakenBack of type int64 too large");
+      }
+      writer.uint32(48).int64(message.ordersTakenBack);
+    }
+    if (message.ordersReserved !== 0n) {
+      if (BigInt.asIntN(64, message.ordersReserved) !== message.ordersReserved) {
+        throw new globalThis.Error("value provided for field message.ordersReserved of type int64 too large");
+      }
+      writer.uint32(56).int64(message.ordersReserved);
+    }
+    if (message.next !== "") {
+      writer.uint32(66).string(message.next);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): SurveyOrdersReply {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseSurveyOrdersReply();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 8) {
+              break;
+            }
+
+            message.orders = reader.int64() as bigint;
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.amount = reader.int64() as bigint;
+            continue;
+          }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.ordersOfPayers = reader.int64() as bigint;
+            continue;
+          }
+          case 4: {
+            if (tag !== 32) {
+              break;
+            }
+
+            message.shortOrders = reader.int64() as bigint;
+            continue;
+          }
+          case 5: {
+            if (tag !== 40) {
+              break;
+            }
+
+            message.shortAmount = reader.int64() as bigint;
+            continue;
+          }
+          case 6: {
+            if (tag !== 48) {
+              break;
+            }
+
+            message.ordersTakenBack = reader.int64() as bigint;
+            continue;
+          }
+          case 7: {
+            if (tag !== 56) {
+              break;
+            }
+
+            message.ordersReserved = reader.int64() as bigint;
+            continue;
+          }
+          case 8: {
+            if (tag !== 66) {
+              break;
+            }
+
+            message.next = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<SurveyOrdersReply>): SurveyOrdersReply {
+    return SurveyOrdersReply.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<SurveyOrdersReply>): SurveyOrdersReply {
+    const message = createBaseSurveyOrdersReply();
+    message.orders = (object.orders !== undefined && object.orders !== null) ? BigInt(object.orders) : 0n;
+    message.amount = (object.amount !== undefined && object.amount !== null) ? BigInt(object.amount) : 0n;
+    message.ordersOfPayers = (object.ordersOfPayers !== undefined && object.ordersOfPayers !== null)
+      ? BigInt(object.ordersOfPayers)
+      : 0n;
+    message.shortOrders = (object.shortOrders !== undefined && object.shortOrders !== null)
+      ? BigInt(object.shortOrders)
+      : 0n;
+    message.shortAmount = (object.shortAmount !== undefined && object.shortAmount !== null)
+      ? BigInt(object.shortAmount)
+      : 0n;
+    message.ordersTakenBack = (object.ordersTakenBack !== undefined && object.ordersTakenBack !== null)
+      ? BigInt(object.ordersTakenBack)
+      : 0n;
+    message.ordersReserved = (object.ordersReserved !== undefined && object.ordersReserved !== null)
+      ? BigInt(object.ordersReserved)
+      : 0n;
+    message.next = object.next ?? "";
+    return message;
+  },
+};
+
+function createBaseCarryOutActRequest(): CarryOutActRequest {
+  return { id: 0n, after: "", actor: "" };
+}
+
+export const CarryOutActRequest: MessageFns<CarryOutActRequest> = {
+  encode(message: CarryOutActRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.id !== 0n) {
+      if (BigInt.asIntN(64, message.id) !== message.id) {
+        throw new globalThis.Error("value provided for field message.id of type int64 too large");
+      }
+      writer.uint32(8).int64(message.id);
+    }
+    if (message.after !== "") {
+      writer.uint32(18).string(message.after);
+    }
+    if (message.actor !== "") {
+      writer.uint32(26).string(message.actor);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): CarryOutActRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseCarryOutActRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 8) {
+              break;
+            }
+
+            message.id = reader.int64() as bigint;
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.after = reader.string();
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.actor = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<CarryOutActRequest>): CarryOutActRequest {
+    return CarryOutActRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<CarryOutActRequest>): CarryOutActRequest {
+    const message = createBaseCarryOutActRequest();
+    message.id = (object.id !== undefined && object.id !== null) ? BigInt(object.id) : 0n;
+    message.after = object.after ?? "";
+    message.actor = object.actor ?? "";
+    return message;
+  },
+};
+
+function createBaseCarryOutActReply(): CarryOutActReply {
+  return {
+    orders: 0n,
+    taken: 0n,
+    shortOrders: 0n,
+    shortAmount: 0n,
+    next: "",
+    allOrders: 0n,
+    allTaken: 0n,
+    allShortOrders: 0n,
+    allShortAmount: 0n,
+  };
+}
+
+export const CarryOutActReply: MessageFns<CarryOutActReply> = {
+  encode(message: CarryOutActReply, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.orders !== 0n) {
+      if (BigInt.asIntN(64, message.orders) !== message.orders) {
+        throw new globalThis.Error("value provided for field message.orders of type int64 too large");
+      }
+      writer.uint32(8).int64(message.orders);
+    }
+    if (message.taken !== 0n) {
+      if (BigInt.asIntN(64, message.taken) !== message.taken) {
+        throw new globalThis.Error("value provided for field message.taken of type int64 too large");
+      }
+      writer.uint32(16).int64(message.taken);
+    }
+    if (message.shortOrders !== 0n) {
+      if (BigInt.asIntN(64, message.shortOrders) !== message.shortOrders) {
+        throw new globalThis.Error("value provided for field message.shortOrders of type int64 too large");
+      }
+      writer.uint32(24).int64(message.shortOrders);
+    }
+    if (message.shortAmount !== 0n) {
+      if (BigInt.asIntN(64, message.shortAmount) !== message.shortAmount) {
+        throw new globalThis.Error("value provided for field message.shortAmount of type int64 too large");
+      }
+      writer.uint32(32).int64(message.shortAmount);
+    }
+    if (message.next !== "") {
+      writer.uint32(42).string(message.next);
+    }
+    if (message.allOrders !== 0n) {
+      if (BigInt.asIntN(64, message.allOrders) !== message.allOrders) {
+        throw new globalThis.Error("value provided for field message.allOrders of type int64 too large");
+      }
+      writer.uint32(48).int64(message.allOrders);
+    }
+    if (message.allTaken !== 0n) {
+      if (BigInt.asIntN(64, message.allTaken) !== message.allTaken) {
+        throw new globalThis.Error("value provided for field message.allTaken of type int64 too large");
+      }
+      writer.uint32(56).int64(message.allTaken);
+    }
+    if (message.allShortOrders !== 0n) {
+      if (BigInt.asIntN(64, message.allShortOrders) !== message.allShortOrders) {
+        throw new globalThis.Error("value provided for field message.allShortOrders of type int64 too large");
+      }
+      writer.uint32(64).int64(message.allShortOrders);
+    }
+    if (message.allShortAmount !== 0n) {
+      if (BigInt.asIntN(64, message.allShortAmount) !== message.allShortAmount) {
+        throw new globalThis.Error("value provided for field message.allShortAmount of type int64 too large");
+      }
+      writer.uint32(72).int64(message.allShortAmount);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): CarryOutActReply {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseCarryOutActReply();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 8) {
+              break;
+            }
+
+            message.orders = reader.int64() as bigint;
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.taken = reader.int64() as bigint;
+            continue;
+          }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.shortOrders = reader.int64() as bigint;
+            continue;
+          }
+          case 4: {
+            if (tag !== 32) {
+              break;
+            }
+
+            message.shortAmount = reader.int64() as bigint;
+            continue;
+          }
+          case 5: {
+            if (tag !== 42) {
+              break;
+            }
+
+            message.next = reader.string();
+            continue;
+          }
+          case 6: {
+            if (tag !== 48) {
+              break;
+            }
+
+            message.allOrders = reader.int64() as bigint;
+            continue;
+          }
+          case 7: {
+            if (tag !== 56) {
+              break;
+            }
+
+            message.allTaken = reader.int64() as bigint;
+            continue;
+          }
+          case 8: {
+            if (tag !== 64) {
+              break;
+            }
+
+            message.allShortOrders = reader.int64() as bigint;
+            continue;
+          }
+          case 9: {
+            if (tag !== 72) {
+              break;
+            }
+
+            message.allShortAmount = reader.int64() as bigint;
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<CarryOutActReply>): CarryOutActReply {
+    return CarryOutActReply.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<CarryOutActReply>): CarryOutActReply {
+    const message = createBaseCarryOutActReply();
+    message.orders = (object.orders !== undefined && object.orders !== null) ? BigInt(object.orders) : 0n;
+    message.taken = (object.taken !== undefined && object.taken !== null) ? BigInt(object.taken) : 0n;
+    message.shortOrders = (object.shortOrders !== undefined && object.shortOrders !== null)
+      ? BigInt(object.shortOrders)
+      : 0n;
+    message.shortAmount = (object.shortAmount !== undefined && object.shortAmount !== null)
+      ? BigInt(object.shortAmount)
+      : 0n;
+    message.next = object.next ?? "";
+    message.allOrders = (object.allOrders !== undefined && object.allOrders !== null) ? BigInt(object.allOrders) : 0n;
+    message.allTaken = (object.allTaken !== undefined && object.allTaken !== null) ? BigInt(object.allTaken) : 0n;
+    message.allShortOrders = (object.allShortOrders !== undefined && object.allShortOrders !== null)
+      ? BigInt(object.allShortOrders)
+      : 0n;
+    message.allShortAmount = (object.allShortAmount !== undefined && object.allShortAmount !== null)
+      ? BigInt(object.allShortAmount)
+      : 0n;
+    return message;
+  },
+};
+
 /** Roles: observe to look, operate to propose and refuse, approve to approve. What was proposed, by whom and with what evidence, and how it ended, is kept for ever. */
 export type ActsService = typeof ActsService;
 export const ActsService = {
@@ -1933,6 +2884,35 @@ export const ActsService = {
     responseSerialize: (value: RefuseActReply): Buffer => Buffer.from(RefuseActReply.encode(value).finish()),
     responseDeserialize: (value: Buffer): RefuseActReply => RefuseActReply.decode(value),
   },
+  /**
+   * Counts a part of what a correction would take back. Call it again with `next` as `after` until `next` is empty, and add the
+   * parts. Errors: INVALID_ARGUMENT.
+   */
+  surveyOrders: {
+    path: "/windfall.v1.Acts/SurveyOrders" as const,
+    requestStream: false as const,
+    responseStream: false as const,
+    requestSerialize: (value: SurveyOrdersRequest): Buffer => Buffer.from(SurveyOrdersRequest.encode(value).finish()),
+    requestDeserialize: (value: Buffer): SurveyOrdersRequest => SurveyOrdersRequest.decode(value),
+    responseSerialize: (value: SurveyOrdersReply): Buffer => Buffer.from(SurveyOrdersReply.encode(value).finish()),
+    responseDeserialize: (value: Buffer): SurveyOrdersReply => SurveyOrdersReply.decode(value),
+  },
+  /**
+   * Carries a page of an approved correction out, until the time is over at which it could be approved. Call it again with `next` as `after` until `next` is empty; and then from the
+   * beginning, until a pass takes from no order and finds none short. Safe to repeat: an order is decided once. Errors: NOT_FOUND;
+   * FAILED_PRECONDITION, where it is not approved, is no correction, or has expired; OUT_OF_RANGE, where the page would take from
+   * more orders, or more, than was approved, so nothing of it was taken; UNAVAILABLE with retry_after_ms, where somebody else
+   * carries a page out.
+   */
+  carryOutAct: {
+    path: "/windfall.v1.Acts/CarryOutAct" as const,
+    requestStream: false as const,
+    responseStream: false as const,
+    requestSerialize: (value: CarryOutActRequest): Buffer => Buffer.from(CarryOutActRequest.encode(value).finish()),
+    requestDeserialize: (value: Buffer): CarryOutActRequest => CarryOutActRequest.decode(value),
+    responseSerialize: (value: CarryOutActReply): Buffer => Buffer.from(CarryOutActReply.encode(value).finish()),
+    responseDeserialize: (value: Buffer): CarryOutActReply => CarryOutActReply.decode(value),
+  },
 } as const;
 
 export interface ActsServer extends UntypedServiceImplementation {
@@ -1957,6 +2937,19 @@ export interface ActsServer extends UntypedServiceImplementation {
    * FAILED_PRECONDITION, where it has expired.
    */
   refuseAct: handleUnaryCall<RefuseActRequest, RefuseActReply>;
+  /**
+   * Counts a part of what a correction would take back. Call it again with `next` as `after` until `next` is empty, and add the
+   * parts. Errors: INVALID_ARGUMENT.
+   */
+  surveyOrders: handleUnaryCall<SurveyOrdersRequest, SurveyOrdersReply>;
+  /**
+   * Carries a page of an approved correction out, until the time is over at which it could be approved. Call it again with `next` as `after` until `next` is empty; and then from the
+   * beginning, until a pass takes from no order and finds none short. Safe to repeat: an order is decided once. Errors: NOT_FOUND;
+   * FAILED_PRECONDITION, where it is not approved, is no correction, or has expired; OUT_OF_RANGE, where the page would take from
+   * more orders, or more, than was approved, so nothing of it was taken; UNAVAILABLE with retry_after_ms, where somebody else
+   * carries a page out.
+   */
+  carryOutAct: handleUnaryCall<CarryOutActRequest, CarryOutActReply>;
 }
 
 export interface ActsClient extends Client {
@@ -2050,6 +3043,47 @@ export interface ActsClient extends Client {
     metadata: Metadata,
     options: Partial<CallOptions>,
     callback: (error: ServiceError | null, response: RefuseActReply) => void,
+  ): ClientUnaryCall;
+  /**
+   * Counts a part of what a correction would take back. Call it again with `next` as `after` until `next` is empty, and add the
+   * parts. Errors: INVALID_ARGUMENT.
+   */
+  surveyOrders(
+    request: SurveyOrdersRequest,
+    callback: (error: ServiceError | null, response: SurveyOrdersReply) => void,
+  ): ClientUnaryCall;
+  surveyOrders(
+    request: SurveyOrdersRequest,
+    metadata: Metadata,
+    callback: (error: ServiceError | null, response: SurveyOrdersReply) => void,
+  ): ClientUnaryCall;
+  surveyOrders(
+    request: SurveyOrdersRequest,
+    metadata: Metadata,
+    options: Partial<CallOptions>,
+    callback: (error: ServiceError | null, response: SurveyOrdersReply) => void,
+  ): ClientUnaryCall;
+  /**
+   * Carries a page of an approved correction out, until the time is over at which it could be approved. Call it again with `next` as `after` until `next` is empty; and then from the
+   * beginning, until a pass takes from no order and finds none short. Safe to repeat: an order is decided once. Errors: NOT_FOUND;
+   * FAILED_PRECONDITION, where it is not approved, is no correction, or has expired; OUT_OF_RANGE, where the page would take from
+   * more orders, or more, than was approved, so nothing of it was taken; UNAVAILABLE with retry_after_ms, where somebody else
+   * carries a page out.
+   */
+  carryOutAct(
+    request: CarryOutActRequest,
+    callback: (error: ServiceError | null, response: CarryOutActReply) => void,
+  ): ClientUnaryCall;
+  carryOutAct(
+    request: CarryOutActRequest,
+    metadata: Metadata,
+    callback: (error: ServiceError | null, response: CarryOutActReply) => void,
+  ): ClientUnaryCall;
+  carryOutAct(
+    request: CarryOutActRequest,
+    metadata: Metadata,
+    options: Partial<CallOptions>,
+    callback: (error: ServiceError | null, response: CarryOutActReply) => void,
   ): ClientUnaryCall;
 }
 
