@@ -14,7 +14,7 @@ use windfall_proto::v1;
 use windfall_proto::v1::send_client::SendClient;
 use windfall_proto::v1::tokens_client::TokensClient;
 
-const PATHS: [(&str, Role); 66] = [
+const PATHS: [(&str, Role); 68] = [
     ("/v1/bonuses/send", Role::Send),
     ("/v1/bonuses/send-batch", Role::Send),
     ("/v1/tokens/list", Role::Verify),
@@ -39,6 +39,8 @@ const PATHS: [(&str, Role); 66] = [
     ("/v1/acts/get", Role::Observe),
     ("/v1/acts/approve", Role::Approve),
     ("/v1/acts/refuse", Role::Operate),
+    ("/v1/acts/survey", Role::Observe),
+    ("/v1/acts/carry-out", Role::Approve),
     ("/v1/payouts/list", Role::PayOut),
     ("/v1/payouts/acknowledge", Role::PayOut),
     ("/v1/wallet/get", Role::Verify),

@@ -134,7 +134,7 @@ fn cash(id: &str, user_id: i64, amount: i64) -> Withdrawal {
 
 /// These ask for the journal's own (seals, settlement accounts, statements, and acts), or that an order counts within its activity, and a
 /// withdrawal within its user.
-const NEED_MORE: [&str; 31] = [
+const NEED_MORE: [&str; 34] = [
     "a statement's pages hold each line once, with the balance after it",
     "a cursor of a statement leads to the same lines, whatever comes later",
     "a statement and its balances as they were at a time",
@@ -163,6 +163,9 @@ const NEED_MORE: [&str; 31] = [
     "no withdrawal of a frozen user is held, and grants go on",
     "writers at once approve an act once, and reverse an order once",
     "writers at once freeze users and hold withdrawals: nothing is held behind",
+    "a correction takes every wrong order back once, and each of them is an act",
+    "a correction takes no more than was approved, and none that could not be is proposed",
+    "writers at once carry two corrections out: each order is taken back once",
     "random acts among grants and withdrawals: each thing once, all sums zero",
     "each transfer is sealed once, in ranges of whole transactions",
     "writers and sealers at once: each transfer is sealed once, and the chain is whole",
