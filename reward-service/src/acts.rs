@@ -39,7 +39,7 @@ pub enum ActError {
          that page was taken: survey the orders again, and propose a correction of what is left"
     )]
     TooMuch {
-        /// The correction.
+        /// The number of the correction's act.
         id: i64,
         /// From how many orders it has taken.
         orders: i64,

@@ -29,13 +29,13 @@ Example: 100.00 was given for 1.00
   windfall operate correct --activity spring --type cash --from 2027-02-06T12:00:00Z --to 2027-02-06T12:20:00Z \
 --min-amount 10000 --max-amount 10000 --keep 100")]
 pub struct Correct {
-    /// The campaign
+    /// The activity that gave the rewards
     #[arg(long)]
     activity: String,
     /// Only this scene of it
     #[arg(long, default_value = "", hide_default_value = true)]
     scene: String,
-    /// The bonus type
+    /// The bonus type of the rewards; one correction is of one type
     #[arg(long = "type", value_name = "TYPE")]
     bonus_type: String,
     /// Orders that the ledger took from this time on: 2027-02-06T10:00:00Z, or Unix milliseconds

@@ -1667,7 +1667,8 @@ type SurveyOrdersReply struct {
 	// The credited orders that a payer has paid. They are among the others, and would be taken from the payer's settlement; with
 	// `keep` they are not, and would be left alone.
 	OrdersOfPayers int64 `protobuf:"varint,3,opt,name=orders_of_payers,json=ordersOfPayers,proto3" json:"orders_of_payers,omitempty"`
-	// Those of them whose user has less than would be taken, by the balance as it is now, each for itself; and what is missing.
+	// Of the orders that would be taken back those whose user has less than that, by the balance as it is now, each for itself; and how
+	// much these users lack.
 	ShortOrders int64 `protobuf:"varint,4,opt,name=short_orders,json=shortOrders,proto3" json:"short_orders,omitempty"`
 	ShortAmount int64 `protobuf:"varint,5,opt,name=short_amount,json=shortAmount,proto3" json:"short_amount,omitempty"`
 	// The credited orders that were taken back before.

@@ -102,9 +102,9 @@ pub struct Survey {
     /// The credited orders that a payer paid. They are among the others, and are taken from the payer's settlement; where a part of
     /// each order is kept, they are not, and are left alone.
     pub orders_of_payers: i64,
-    /// Those of them whose user has less than would be taken, by the balance as it is now, each for itself.
+    /// The orders that a correction would take back and whose user has less than that, by the balance as it is now, each for itself.
     pub short_orders: i64,
-    /// What is missing there.
+    /// How much these users lack.
     pub short_amount: i64,
     /// The credited orders that were taken back before.
     pub orders_taken_back: i64,

@@ -5,7 +5,7 @@ use super::concurrent::all_at_once;
 use super::{Outcome, Place, budget, clean, names, open, order, out, reserve, settled};
 use std::error::Error;
 use std::time::Duration;
-use windfall_contract::accounts::{FlowKind, Status};
+use windfall_contract::accounts::{FlowKind, FlowLine, Status};
 use windfall_ledger::{
     ActFilter, ActOutcome, Attempt, BudgetSet, CarriedOut, CarryOut, Correction, Deed, Ended, Ledger,
     LedgerError, Order, OrderId, OrderOutcome, Proposed, Selection, StoredAct, Survey, Totals,
@@ -311,6 +311,14 @@ pub(super) fn at_once(place: &dyn Place) -> Outcome {
     let single = open_singles(place, &singles)?;
     assert_eq!((one.orders, two.orders), (0, 0), "all is decided");
     assert_eq!(one.all.orders + two.all.orders + single, 3_000, "each order is taken back once");
+    // A user's statement is a chain of transfers, which several of a page and of both kinds must not break.
+    let mut taken = 0;
+    for user in 0..USERS {
+        let flow = ledger.flow(user, 10_000)?;
+        let back = |line: &&FlowLine| matches!(line.kind, FlowKind::TakenBack | FlowKind::SettledTakenBack);
+        taken += flow.iter().filter(back).count();
+    }
+    assert_eq!(taken, 3_000, "each one stands in its user's statement");
     clean(place)
 }
 

@@ -269,7 +269,10 @@ export interface SurveyOrdersReply {
    * `keep` they are not, and would be left alone.
    */
   ordersOfPayers: bigint;
-  /** Those of them whose user has less than would be taken, by the balance as it is now, each for itself; and what is missing. */
+  /**
+   * Of the orders that would be taken back those whose user has less than that, by the balance as it is now, each for itself; and how
+   * much these users lack.
+   */
   shortOrders: bigint;
   shortAmount: bigint;
   /** The credited orders that were taken back before. */
