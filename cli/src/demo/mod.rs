@@ -39,8 +39,9 @@ use windfall_connectors::fake::FakeOptions;
 use windfall_ledger::LedgerReader;
 use windfall_token::KeyRing;
 
-/// Without progress for so long, the drain gives up and leaves the rest for `--resume`.
-const STALL: Duration = Duration::from_secs(60);
+/// Without progress for so long, the drain gives up and leaves the rest for `--resume`. The start of a killed broker takes a
+/// minute and a half where others have the processors.
+const STALL: Duration = Duration::from_secs(180);
 /// How long closing may take.
 const CLOSE: Duration = Duration::from_secs(20);
 /// Where a demo without `--data` keeps its files.

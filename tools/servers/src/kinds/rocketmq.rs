@@ -218,14 +218,18 @@ impl Jvm<'_> {
             // Logs and small files go under the user's home otherwise.
             &format!("-Duser.home={home}"),
         ];
-        // Brokers and proxies take TLS and plain text at one port.
-        let tls = self.place.tls.into_iter().flat_map(|tls| {
-            [
-                "-Dtls.test.mode.enable=false".to_owned(),
-                format!("-Dtls.server.certPath={}", tls.server.cert_file.display()),
-                format!("-Dtls.server.keyPath={}", tls.server.key_file.display()),
-            ]
-        });
+        // Brokers and proxies take TLS and plain text at one port. Without certificates each of their listeners would make an
+        // RSA key at its start: where the processors are busy, that was half of a start of 80 s.
+        let tls = self.place.tls.map_or_else(
+            || vec!["-Dtls.server.mode=disabled".to_owned()],
+            |tls| {
+                vec![
+                    "-Dtls.test.mode.enable=false".to_owned(),
+                    format!("-Dtls.server.certPath={}", tls.server.cert_file.display()),
+                    format!("-Dtls.server.keyPath={}", tls.server.key_file.display()),
+                ]
+            },
+        );
         let words = [memory, &fixed[..]].concat().into_iter().map(str::to_owned).chain(tls);
         let program = ["-cp", &self.class_path, main];
         Launch {
