@@ -31,6 +31,7 @@ pub mod frames;
 mod ground;
 pub mod keyless;
 mod memory;
+mod money;
 mod mount;
 pub mod raw;
 mod receiver;
@@ -42,6 +43,7 @@ pub use ahead::ahead;
 pub use binary::{plain, sabotaged, servers_program, shipped};
 pub use ground::Ground;
 pub use memory::Memory;
+pub use money::{AboutMoney, MONEY};
 pub use mount::Mount;
 pub use receiver::{Deliveries, receiver};
 pub use run::{Ended, Run, Running};
@@ -87,6 +89,7 @@ pub fn figure(report: &Value, path: &str) -> u64 {
 /// # Panics
 /// If it is not; the message has the report.
 pub fn assert_clean(report: &Value, why: &str) {
+    let _about = AboutMoney;
     assert_eq!(report["ok"], true, "{why}: {report:#}");
     assert_eq!(report["findings"], serde_json::json!([]), "{why}: {report:#}");
     for error in ERRORS {

@@ -337,6 +337,10 @@ impl Ended {
 
 impl fmt::Display for Ended {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The demo and `reconcile` have looked, and found damage.
+        if self.code == Some(1) && self.stdout.contains("\"findings\"") {
+            write!(f, "{} ", crate::MONEY)?;
+        }
         write!(
             f,
             "{} ended after {:?} with code {:?}, signal {:?}\n--- standard output\n{}\n--- standard error\n{}",

@@ -16,7 +16,7 @@ use windfall_ledger::LedgerReader;
 use windfall_proto::event::EventRef;
 use windfall_proto::record::{self, Head};
 use windfall_servers::Servers;
-use windfall_tests::{Seed, scratch};
+use windfall_tests::{AboutMoney, Seed, scratch};
 
 const TOPIC: &str = "rain";
 const GROUP: &str = "reward";
@@ -100,8 +100,10 @@ fn a_fleet_that_churns_loses_nothing_pays_once_and_keeps_its_limit() {
     members.into_iter().for_each(leave);
     let ledger = LedgerReader::connect(postgres.url(), &member::ledger_options(&run)).unwrap();
     let sums = ledger.reconcile().unwrap();
+    let about = AboutMoney;
     assert!(sums.is_clean(), "{sums:?}");
     assert_eq!((sums.orders, sums.transfers), (events, events), "orders and transfers");
+    drop(about);
     let mut admitted = admitted(dir.path());
     let delivered: u64 = admitted.iter().map(|(_, count)| count).sum();
     let twice = delivered - events;

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use windfall_contract::accounts::Status;
 use windfall_ledger::{LedgerReader, PostgresOptions};
 use windfall_servers::Servers;
-use windfall_tests::{Run, Seed, Service, plain, scratch};
+use windfall_tests::{AboutMoney, Run, Seed, Service, plain, scratch};
 
 /// Rewards of a user; each of another amount.
 const EACH: i64 = 10;
@@ -329,6 +329,7 @@ fn kill_now_and_then(
 
 /// Believes nothing but the ledger's rows.
 fn check(ground: &Ground) {
+    let _about = AboutMoney;
     let ledger = ground.ledger();
     let mut seen: BTreeMap<i64, i64> = BTreeMap::new();
     for order in ledger.orders().unwrap() {
