@@ -62,7 +62,7 @@ fn open(url: &str, tls: Option<TlsOptions>) -> Result<(), OpenError> {
 
 #[test]
 #[ignore = "needs real servers: ./dev test runs it"]
-fn it_passes_the_suite() {
+fn it_passes_the_suite_by_tls() {
     let folder = tempfile::tempdir().unwrap();
     let authority = Authority::make(folder.path()).unwrap();
     let server = Private::start_by_tls(ServerOptions::default(), &authority.tls().unwrap()).unwrap();
