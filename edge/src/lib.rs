@@ -72,6 +72,9 @@
 mod access;
 mod authenticate;
 mod body;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod health;
 mod identity;
 mod key;

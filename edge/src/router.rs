@@ -4,7 +4,7 @@
 //! ([`windfall_proto::methods`]): a method that has no HTTP path here does not compile.
 
 pub(crate) mod roles;
-mod shape;
+pub(crate) mod shape;
 
 use crate::identity::{Call, Role};
 use crate::pages::Pages;

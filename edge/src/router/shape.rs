@@ -17,7 +17,7 @@ const EXTENSION: u64 = 9;
 
 /// Why a body does not become a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(super) enum BadShape {
+pub(crate) enum BadShape {
     #[error("the body holds more than {} values", PARTS_MAX)]
     TooManyParts,
     #[error("the body is not one whole message")]
@@ -26,8 +26,19 @@ pub(super) enum BadShape {
     Malformed,
 }
 
-/// Counts the parts of JSON. Text that is no JSON is left to the parser.
+/// Limits the parts of JSON.
 pub(super) fn check_json(body: &[u8]) -> Result<(), BadShape> {
+    check_count(count_json(body))
+}
+
+/// Limits the fields of a gRPC body's only message. Whatever its parser would take must be counted, so what cannot be
+/// walked through to the end is refused.
+pub(super) fn check_grpc(body: &[u8]) -> Result<(), BadShape> {
+    check_count(count_grpc(body)?)
+}
+
+/// Counts the parts of JSON. Text that is no JSON is left to the parser.
+pub(crate) fn count_json(body: &[u8]) -> usize {
     let (mut parts, mut in_text, mut is_escaped) = (0_usize, false, false);
     for byte in body {
         match byte {
@@ -38,17 +49,16 @@ pub(super) fn check_json(body: &[u8]) -> Result<(), BadShape> {
             _ => {}
         }
     }
-    check_count(parts)
+    parts
 }
 
-/// Counts the fields of a gRPC body's only message. Whatever its parser would take must be counted, so what cannot be
-/// walked through to the end is refused.
-pub(super) fn check_grpc(body: &[u8]) -> Result<(), BadShape> {
+/// Counts the fields of a gRPC body's only message.
+pub(crate) fn count_grpc(body: &[u8]) -> Result<usize, BadShape> {
     // That there is no message is for its parser to say.
     if body.is_empty() {
-        return Ok(());
+        return Ok(0);
     }
-    check_count(count_fields(only_message(body)?)?)
+    count_fields(only_message(body)?)
 }
 
 fn check_count(parts: usize) -> Result<(), BadShape> {

@@ -1,12 +1,15 @@
 //! A JSON Web Key Set (RFC 7517): public keys by their ids.
 
-use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, PublicKeyUse};
+use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, KeyOperations, PublicKeyUse};
 use jsonwebtoken::{Algorithm, AlgorithmFamily, DecodingKey, DecodingKeyKind};
 use serde::Deserialize;
+use std::ops::RangeInclusive;
 
 const KEYS_MAX: usize = 64;
-/// The least length of an RSA modulus: 2,048 bits.
-const RSA_BYTES_MIN: usize = 256;
+/// The lengths of an RSA modulus: 2,048 to 8,192 bits.
+const RSA_BYTES: RangeInclusive<usize> = 256..=1_024;
+/// The most bytes of an RSA exponent. Common are one and three.
+const RSA_EXPONENT_BYTES_MAX: usize = 5;
 
 /// The keys of a set that can verify a signature. The set's other keys are ignored.
 pub(crate) struct KeySet(Vec<Key>);
@@ -57,18 +60,30 @@ impl KeySet {
     }
 }
 
+#[cfg(feature = "fuzzing")]
+impl KeySet {
+    /// The ids of the keys, and what each may be used with.
+    pub(crate) fn uses(&self) -> impl Iterator<Item = (Option<&str>, &[Algorithm])> {
+        self.0.iter().map(|key| (key.id.as_deref(), &key.algorithms[..]))
+    }
+}
+
 impl Key {
     fn parse(value: serde_json::Value) -> Option<Self> {
         let jwk: Jwk = serde_json::from_value(value).ok()?;
         if jwk.common.public_key_use.as_ref().is_some_and(|purpose| *purpose != PublicKeyUse::Signature) {
             return None;
         }
+        let mut operations = jwk.common.key_operations.iter();
+        if operations.any(|named| !named.contains(&KeyOperations::Verify)) {
+            return None;
+        }
         let public = DecodingKey::from_jwk(&jwk).ok()?;
         let is_long = |bytes: usize| public.try_get_as_bytes().is_ok_and(|key| key.len() == bytes);
         let fitting = match &jwk.algorithm {
             AlgorithmParameters::RSA(_) if is_strong_rsa(&public) => AlgorithmFamily::Rsa.algorithms(),
-            // Uncompressed: 4, x, y.
-            AlgorithmParameters::EllipticCurve(key) => match key.curve {
+            // Uncompressed: 4, x, y. Each half has a length of its own: the same bytes split elsewhere are another point.
+            AlgorithmParameters::EllipticCurve(key) if key.x.len() == key.y.len() => match key.curve {
                 EllipticCurve::P256 if is_long(65) => &[Algorithm::ES256],
                 EllipticCurve::P384 if is_long(97) => &[Algorithm::ES384],
                 _ => return None,
@@ -86,6 +101,71 @@ impl Key {
     }
 }
 
+/// Whether ring verifies with it. Zeros before a number would make a short one look long.
 fn is_strong_rsa(key: &DecodingKey) -> bool {
-    matches!(key.kind(), DecodingKeyKind::RsaModulusExponent { n, .. } if n.len() >= RSA_BYTES_MIN)
+    let DecodingKeyKind::RsaModulusExponent { n, e } = key.kind() else { return false };
+    let is_odd_number = |bytes: &[u8]| {
+        matches!(bytes, [first, ..] if *first != 0) && bytes.last().is_some_and(|last| last % 2 == 1)
+    };
+    RSA_BYTES.contains(&n.len()) && e.len() <= RSA_EXPONENT_BYTES_MAX && is_odd_number(n) && is_odd_number(e)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+    use super::*;
+    use base64::Engine;
+    use base64::engine::general_purpose::URL_SAFE_NO_PAD as B64;
+    use serde_json::json;
+
+    const X: [u8; 32] = [3; 32];
+    const Y: [u8; 32] = [5; 32];
+
+    fn is_taken(key: serde_json::Value) -> bool {
+        KeySet::parse(&json!({ "keys": [key] }).to_string()).is_ok()
+    }
+
+    /// A fuzz target found them: such a key verified nothing, or what the set does not say, and stood in the way of a good one
+    /// of the same id.
+    #[test]
+    fn a_key_whose_numbers_have_no_right_length_is_none() {
+        let ec = |x: &[u8], y: &[u8]| {
+            is_taken(json!({ "kty": "EC", "crv": "P-256", "x": B64.encode(x), "y": B64.encode(y) }))
+        };
+        let both = [X, Y].concat();
+        assert!(ec(&X, &Y));
+        assert!(!ec(&both[..31], &both[31..]));
+        assert!(!ec(&both[..33], &both[33..]));
+        assert!(!ec(&both, &[]));
+
+        let rsa =
+            |n: &[u8], e: &[u8]| is_taken(json!({ "kty": "RSA", "n": B64.encode(n), "e": B64.encode(e) }));
+        let (n, e) = ([0xff_u8; 256], [1, 0, 1]);
+        assert!(rsa(&n, &e) && rsa(&n, &[3]) && rsa(&n.repeat(4), &e));
+        let short = [&[0; 128][..], &n[..128]].concat();
+        assert!(!rsa(&short, &e), "1,024 bits behind zeros");
+        assert!(!rsa(&n[1..], &e));
+        assert!(!rsa(&[&n.repeat(4)[..], &[1]].concat(), &e));
+        assert!(!rsa(&[&n[..255], &[2]].concat(), &e), "no product of two primes");
+        for e in [&[][..], &[0, 3], &[2], &[0], &[1, 0, 0, 0, 0, 1]] {
+            assert!(!rsa(&n, e), "{e:?}");
+        }
+    }
+
+    #[test]
+    fn a_key_is_used_for_what_it_is_meant_for_alone() {
+        let ed = |name: &str, value: serde_json::Value| {
+            let mut key = json!({ "kty": "OKP", "crv": "Ed25519", "x": B64.encode(X) });
+            key[name] = value;
+            is_taken(key)
+        };
+        assert!(ed("use", json!("sig")) && ed("key_ops", json!(["verify"])) && ed("alg", json!("EdDSA")));
+        assert!(!ed("use", json!("enc")));
+        assert!(!ed("key_ops", json!(["encrypt", "deriveKey"])));
+        assert!(!ed("key_ops", json!([])));
+        for other in ["ES256", "HS256", "none"] {
+            assert!(!ed("alg", json!(other)), "{other}");
+        }
+    }
 }

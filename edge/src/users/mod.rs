@@ -3,6 +3,8 @@
 mod fetch;
 mod jwks;
 mod jwt;
+#[cfg(test)]
+mod vectors;
 mod verifier;
 
 pub(crate) use jwks::KeySet;
