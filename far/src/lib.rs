@@ -100,6 +100,9 @@ mod change;
 mod compactor;
 mod entry;
 mod fail_points;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod list;
 mod loader;
 mod log;

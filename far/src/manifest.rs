@@ -157,6 +157,12 @@ fn decode(bytes: &[u8]) -> Option<Manifest> {
     })
 }
 
+/// Reads a manifest and writes it again; `None` where it is refused.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn again(bytes: &[u8]) -> Option<Bytes> {
+    decode(bytes).map(|manifest| manifest.encode())
+}
+
 fn path(number: u64) -> Path {
     Path::from(format!("{FOLDER}/{number:020}.json"))
 }

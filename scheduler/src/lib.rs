@@ -65,6 +65,9 @@ mod backfill;
 mod caught;
 mod dispatch;
 mod fail_points;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod options;
 mod stats;
 mod task;

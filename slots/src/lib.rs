@@ -29,5 +29,8 @@
 mod checks;
 mod dead_letter;
 pub mod embedded;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 #[cfg(feature = "redis")]
 pub mod redis;

@@ -37,6 +37,9 @@
 
 mod checks;
 pub mod embedded;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod gather;
 mod health;
 mod http;

@@ -34,6 +34,9 @@ pub use options::AddQueueOptions;
 pub use set_aside::{SetAside, SetAsideTimer, read_set_aside};
 pub use stats::AddQueueStats;
 
+#[cfg(feature = "fuzzing")]
+pub(crate) use record::again;
+
 use crate::task::NewTask;
 use crate::tenants::Tenants;
 use async_trait::async_trait;

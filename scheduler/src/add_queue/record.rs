@@ -106,6 +106,12 @@ impl QueuedAdd {
     }
 }
 
+/// Reads an add and writes it again; `None` where it is refused.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn again(record: &Bytes) -> Option<Bytes> {
+    QueuedAdd::decode(record).ok().map(|add| add.encode())
+}
+
 /// Bytes behind their length.
 fn short(rest: &mut Bytes) -> Result<Bytes, RecordFault> {
     let cut = || RecordFault::Damaged("it is cut short");

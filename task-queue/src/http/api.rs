@@ -33,7 +33,7 @@ pub(super) struct Api {
 
 /// A call of a queue, by its path and method.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Route<'p> {
+pub(super) enum Route<'p> {
     Publish,
     Bulk,
     Replace(Cow<'p, str>),
@@ -51,7 +51,7 @@ enum Route<'p> {
 
 impl<'p> Route<'p> {
     /// Namespace, queue and call.
-    fn of(method: &Method, path: &'p str) -> Option<(Cow<'p, str>, Cow<'p, str>, Self)> {
+    pub(super) fn of(method: &Method, path: &'p str) -> Option<(Cow<'p, str>, Cow<'p, str>, Self)> {
         let mut parts = path.strip_prefix("/api/")?.split('/').map(|part| decode(part, false));
         let (namespace, queue) = (parts.next()?, parts.next()?);
         let (first, second) = (parts.next(), parts.next());
@@ -278,7 +278,7 @@ async fn on_queue(
 }
 
 /// The queues of `q1,q2`, each once.
-fn consumed_queues(namespace: &str, list: &str) -> Result<Vec<QueueName>, Refused> {
+pub(super) fn consumed_queues(namespace: &str, list: &str) -> Result<Vec<QueueName>, Refused> {
     QueueName::check_namespace(namespace)?;
     let mut queues: Vec<QueueName> = Vec::new();
     for name in list.split(',').filter(|name| !name.is_empty()) {
@@ -308,7 +308,7 @@ fn new_jobs(
 }
 
 /// Whether the job has a version, and its attributes, which only such a job has.
-fn attributes(headers: &HeaderMap) -> (bool, Vec<(String, String)>) {
+pub(super) fn attributes(headers: &HeaderMap) -> (bool, Vec<(String, String)>) {
     let is_versioned = headers.get("enable-job-version").is_some_and(|value| value == "YES");
     if !is_versioned {
         return (false, Vec::new());
@@ -367,7 +367,7 @@ impl<'de> Visitor<'de> for FirstJobsVisitor {
 }
 
 /// The jobs of a bulk call: the text of each element.
-fn bulk_bodies(body: &Bytes) -> Result<Vec<Bytes>, Refused> {
+pub(super) fn bulk_bodies(body: &Bytes) -> Result<Vec<Bytes>, Refused> {
     let Ok(FirstJobs(jobs)) = serde_json::from_slice(body) else {
         return Err("request body should be an array of objects".into());
     };

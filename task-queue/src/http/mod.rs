@@ -4,6 +4,8 @@ mod admin;
 mod answers;
 mod api;
 mod body;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 mod request;
 mod server;
 mod written;

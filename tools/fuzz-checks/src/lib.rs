@@ -7,20 +7,35 @@
 //! Not here: the older targets, which stand in `tools/fuzz` as a whole.
 
 mod connector;
+mod cursor;
+mod edits;
+mod grpc_body;
 mod job;
 mod key_file;
+mod key_set;
+mod page_token;
+mod queue_request;
 mod record;
+mod timer;
+mod user_token;
 
 /// The check of one target.
 pub type Check = fn(&[u8]);
 
 /// Each target with its check. Its name is that of its seeds' folder.
-pub const TARGETS: [(&str, Check); 5] = [
+pub const TARGETS: [(&str, Check); 12] = [
     ("connector_answer", connector::answer),
     ("connector_signature", connector::signature),
+    ("grpc_body", grpc_body::body),
     ("job_record", job::record),
     ("key_file", key_file::text),
+    ("key_set", key_set::document),
+    ("list_cursor", cursor::cursor),
+    ("page_token", page_token::page_token),
+    ("queue_request", queue_request::request),
     ("signed_record", record::signed),
+    ("timer_record", timer::record),
+    ("user_token", user_token::token),
 ];
 
 /// Runs the check of a target.
