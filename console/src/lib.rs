@@ -9,6 +9,8 @@
 //! - `flow` follows the metrics of all instances, a sample a second that all viewers share, and keeps an hour of them.
 //! - `rules` shows the live rules in the place that every process has them from, and changes them if an option says so.
 //!
+//! [`Reader`] reads a process' metrics and health by the same calls for who shows them elsewhere: `windfall top`.
+//!
 //! [`Console`] is mounted in a server of `windfall-edge` as its [`Pages`](windfall_edge::Pages): limits, time-outs and TLS are
 //! the server's. Not here: a right that a key does not have, but for the live rules; new rewards and withdrawals; a store of any
 //! kind.
@@ -54,6 +56,7 @@ mod door;
 mod flow;
 mod gateway;
 mod options;
+mod reader;
 mod rules;
 mod samples;
 mod session;
@@ -61,3 +64,5 @@ mod upstream;
 
 pub use console::{Console, OpenError, Parts};
 pub use options::{ConsoleOptions, OptionError, RulesRight, ServiceAt};
+pub use reader::{ReadError, Reader};
+pub use samples::{Sample, read as read_samples, read_labels};

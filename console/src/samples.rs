@@ -22,11 +22,13 @@ pub(crate) struct Followed {
 
 /// A line of the text.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Sample<'a> {
-    pub(crate) name: &'a str,
+pub struct Sample<'a> {
+    /// The name of the series.
+    pub name: &'a str,
     /// The labels as they are written, without the braces.
-    pub(crate) labels: &'a str,
-    pub(crate) value: f64,
+    pub labels: &'a str,
+    /// The value, which is finite.
+    pub value: f64,
 }
 
 const fn rate(name: &'static str) -> Followed {
@@ -127,7 +129,7 @@ pub(crate) fn followed_lines(text: &str) -> String {
 }
 
 /// Reads the lines of a scrape; what is no sample is passed over.
-pub(crate) fn read(text: &str) -> impl Iterator<Item = Sample<'_>> {
+pub fn read(text: &str) -> impl Iterator<Item = Sample<'_>> {
     text.lines().filter_map(read_line)
 }
 
@@ -161,7 +163,7 @@ fn end_of_labels(text: &str) -> Option<usize> {
 }
 
 /// The names and values of labels as they are written.
-pub(crate) fn read_labels(text: &str) -> Vec<(String, String)> {
+pub fn read_labels(text: &str) -> Vec<(String, String)> {
     let mut labels = Vec::new();
     let mut rest = text;
     while let Some((name, after)) = rest.split_once("=\"") {

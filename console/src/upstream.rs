@@ -97,8 +97,9 @@ impl Upstream {
 
     /// Another process.
     pub(crate) fn remote(at: &ServiceAt, timeout: Duration) -> Result<Self, OptionError> {
-        let route = Route::Remote(Remote::new(at)?);
-        Ok(Self { name: at.name.clone(), route, timeout, paths: Mutex::default() })
+        let instead = "use https, or set key_in_plain_text where something else encrypts";
+        Self::by_itself(at, timeout, instead)
+            .map_err(|what| OptionError::Wrong(format!("services.{}: {what}", at.name)))
     }
 
     pub(crate) fn attach(&self, calls: &LocalCalls) {
@@ -137,6 +138,12 @@ impl Upstream {
         Ok(())
     }
 
+    /// The same for [`Reader`](crate::Reader). `instead` is what to do where keys would go in the clear.
+    pub(crate) fn by_itself(at: &ServiceAt, timeout: Duration, instead: &str) -> Result<Self, String> {
+        let route = Route::Remote(Remote::new(at, instead)?);
+        Ok(Self { name: at.name.clone(), route, timeout, paths: Mutex::default() })
+    }
+
     /// Those of its metrics that the console follows, in Prometheus' text.
     pub(crate) async fn metrics(&self, key: &str) -> Result<String, String> {
         let asked = Asked { method: Method::GET, path: "/metrics", key, user: None, body: Bytes::new() };
@@ -159,7 +166,8 @@ impl Upstream {
         self.call_up_to(asked, ANSWER_BYTES_MAX).await
     }
 
-    async fn call_up_to(&self, asked: Asked<'_>, bytes_max: usize) -> Result<Called, CallError> {
+    /// Calls it, and takes no more than so many bytes of its answer.
+    pub(crate) async fn call_up_to(&self, asked: Asked<'_>, bytes_max: usize) -> Result<Called, CallError> {
         let unreachable = |error| CallError::Unreachable(self.name.clone(), error);
         let connecting = tokio::time::timeout(self.timeout, self.route.connect()).await;
         let stream =
@@ -218,31 +226,29 @@ impl Route {
 }
 
 impl Remote {
-    fn new(at: &ServiceAt) -> Result<Self, OptionError> {
-        let wrong = |what: String| OptionError::Wrong(format!("services.{}: {what}", at.name));
-        let uri: Uri = at.url.parse().map_err(|_| wrong(format!("{} is no URL", at.url)))?;
+    fn new(at: &ServiceAt, instead: &str) -> Result<Self, String> {
+        let uri: Uri = at.url.parse().map_err(|_| format!("{} is no URL", at.url))?;
         let is_tls = match uri.scheme_str() {
             Some("https") => true,
             Some("http") => false,
-            _ => return Err(wrong("the url must begin with https:// or http://".into())),
+            _ => return Err("the url must begin with https:// or http://".into()),
         };
         if uri.path() != "/" || uri.query().is_some() {
-            return Err(wrong("the url must be a host and a port alone".into()));
+            return Err("the url must be a host and a port alone".into());
         }
         let (Some(authority), Some(host)) = (uri.authority(), uri.host()) else {
-            return Err(wrong("the url has no host".into()));
+            return Err("the url has no host".into());
         };
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
         let is_here = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
         if !is_tls && !is_here && !at.key_in_plain_text {
-            let what = "keys would cross the network in the clear; use https, or set key_in_plain_text where something else encrypts";
-            return Err(wrong(what.into()));
+            return Err(format!("keys would cross the network in the clear; {instead}"));
         }
         let tls = match is_tls {
             true => Some((
-                TlsConnector::from(Arc::new(tls_config(at.ca_file.as_deref()).map_err(wrong)?)),
+                TlsConnector::from(Arc::new(tls_config(at.ca_file.as_deref())?)),
                 ServerName::try_from(at.server_name.clone().unwrap_or_else(|| host.clone()))
-                    .map_err(|error| wrong(error.to_string()))?,
+                    .map_err(|error| error.to_string())?,
             )),
             false => None,
         };
@@ -309,7 +315,7 @@ mod tests {
             server_name: None,
             key_in_plain_text,
         };
-        let check = |at: &ServiceAt| Remote::new(at).map(|remote| (remote.host, remote.port));
+        let check = |at: &ServiceAt| Remote::new(at, "").map(|remote| (remote.host, remote.port));
         assert_eq!(check(&at("http://127.0.0.1:8080", false)).unwrap(), ("127.0.0.1".into(), 8080));
         assert_eq!(check(&at("http://[::1]:8080", false)).unwrap(), ("::1".into(), 8080));
         assert_eq!(check(&at("http://10.0.0.1", true)).unwrap(), ("10.0.0.1".into(), 80));
@@ -320,7 +326,7 @@ mod tests {
             ("127.0.0.1:8080", "https://"),
             ("http://127.0.0.1/path", "alone"),
         ] {
-            let refused = Remote::new(&at(url, false)).err().unwrap().to_string();
+            let refused = Remote::new(&at(url, false), "").err().unwrap();
             assert!(refused.contains(named), "{url}: {refused}");
         }
     }
