@@ -86,6 +86,9 @@ enum Command {
     /// Look into tokens
     #[command(subcommand)]
     Token(admin::token::TokenCommand),
+    /// Show live what operators look at when it rains: queues and their lag, bonus types against their limits, grants, what
+    /// needs a look; or print it once as text or JSON
+    Top(admin::top::TopArgs),
     /// Find one reward by its order number: when the ledger saw it, who paid it, and what the archive has of it
     Find(admin::find::FindArgs),
     /// Ask running services about the archive, budgets, reserved orders and held withdrawals; replay archive entries and
@@ -163,6 +166,7 @@ fn main() -> ExitCode {
         Command::Topics(args) => admin::topics::run(args),
         Command::Plan(args) => admin::plan::run(args),
         Command::Token(command) => admin::token::run(command).map(|()| Outcome::Clean),
+        Command::Top(args) => admin::top::run(args),
         Command::Find(args) => admin::find::run(args),
         Command::Operate(args) => admin::operate::run(args),
         Command::Schedule(args) => admin::schedule::run(args),

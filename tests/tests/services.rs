@@ -187,6 +187,8 @@ fn batches_lists_grants_and_the_archive() {
     let wrong = find("operator", &["two\nlines"]);
     assert!(wrong.code == Some(2) && wrong.stderr.contains("trade_no"), "{wrong}");
 
+    check_top(&service);
+
     // What was credited is there after a kill, and what was sent arrives.
     drop(service.kill());
     let service = Service::dev(&data);
@@ -194,6 +196,43 @@ fn batches_lists_grants_and_the_archive() {
         answer.body["balances"][0]["credited"].as_str() == Some("8")
     });
     assert_eq!(service.stop().code, Some(0));
+}
+
+/// `windfall top` of a process that has credited and archived, of one that is away beside it, by keys that may not, and of nobody.
+fn check_top(service: &Service) {
+    let away = "http://127.0.0.1:1";
+    let top = |servers: &str, key: &str, args: &[&str]| {
+        let run = Run::new(plain()).args(["top", "--interval", "0.2", "--server", servers]).args(args);
+        run.env("WINDFALL_KEY", key).end()
+    };
+    let (url, operator) = (service.url(), &service.keys["operator"]);
+    let shown = top(&url, operator, &["--once", "--json"]);
+    assert_eq!(shown.code, Some(0), "{shown}");
+    let picture = shown.json();
+    assert_eq!((&picture["processes"][0]["state"], &picture["rules_version"]), (&json!("ready"), &json!(1)));
+    let row = |rows: &str, name: &str| -> Value {
+        let rows = picture[rows].as_array().unwrap();
+        rows.iter().find(|row| row["name"] == name).unwrap_or_else(|| panic!("{name}: {picture}")).clone()
+    };
+    let cash = row("types", "cash");
+    assert!(cash["limit_per_s"].as_f64().unwrap() > 0.0 && cash["fuse"] == "closed", "{cash}");
+    assert!(row("ends", "archived")["count"].as_u64().unwrap() > 0, "{picture}");
+    let topics = picture["topics"].as_array().unwrap();
+    assert!(!topics.is_empty() && topics.iter().all(|topic| topic["consumers"] == 1), "{picture}");
+
+    let printed = top(&url, operator, &[]);
+    assert!(printed.code == Some(0) && printed.stderr.contains("is no terminal"), "{printed}");
+    assert!(["HEALTH", "cash", "LOOK AT"].iter().all(|what| printed.stdout.contains(what)), "{printed}");
+    let one_away = top(&format!("{url},{away}"), operator, &["--once"]);
+    assert!(one_away.code == Some(1) && one_away.stdout.contains("1 of 2 ready, 1 away"), "{one_away}");
+    let nobody = top(away, operator, &["--once"]);
+    assert!(nobody.code == Some(1) && nobody.stderr.contains("cannot be reached"), "{nobody}");
+    for args in [&["--once"][..], &["--json"], &[]] {
+        let refused = top(&url, &service.keys["grants"], args);
+        assert!(refused.code == Some(2) && refused.stderr.contains("`observe`"), "{refused}");
+    }
+    let unknown = top(&url, "wfk_nobody", &["--once"]);
+    assert!(unknown.code == Some(2) && unknown.stderr.contains("not allowed"), "{unknown}");
 }
 
 #[test]

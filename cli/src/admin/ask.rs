@@ -30,22 +30,27 @@ impl Server {
 
     /// How it is reached.
     pub fn options(&self) -> Result<ClientOptions> {
-        let key = match &self.key_file {
-            Some(path) => std::fs::read_to_string(path)
-                .with_context(|| format!("the key file {} cannot be read", path.display()))?,
-            None => std::env::var("WINDFALL_KEY").unwrap_or_default(),
-        };
-        if key.trim().is_empty() {
-            bail!("there is no key: give --key-file, or set the environment variable WINDFALL_KEY");
-        }
         Ok(ClientOptions {
             endpoints: vec![self.server.clone()],
-            bearer_key: Some(key.trim().to_owned()),
+            bearer_key: Some(key(self.key_file.as_ref())?),
             ca_file: self.ca_file.clone(),
             attempt_timeout_ms: 10_000,
             ..ClientOptions::default()
         })
     }
+}
+
+/// The bearer key in this file, or in the environment.
+pub fn key(file: Option<&PathBuf>) -> Result<String> {
+    let key = match file {
+        Some(path) => std::fs::read_to_string(path)
+            .with_context(|| format!("the key file {} cannot be read", path.display()))?,
+        None => std::env::var("WINDFALL_KEY").unwrap_or_default(),
+    };
+    if key.trim().is_empty() {
+        bail!("there is no key: give --key-file, or set the environment variable WINDFALL_KEY");
+    }
+    Ok(key.trim().to_owned())
 }
 
 /// Says that there are more rows behind these.
