@@ -88,6 +88,7 @@ enum Command {
     Token(admin::token::TokenCommand),
     /// Show live what operators look at when it rains: queues and their lag, bonus types against their limits, grants, what
     /// needs a look; or print it once as text or JSON
+    #[cfg(feature = "top")]
     Top(admin::top::TopArgs),
     /// Find one reward by its order number: when the ledger saw it, who paid it, and what the archive has of it
     Find(admin::find::FindArgs),
@@ -166,6 +167,7 @@ fn main() -> ExitCode {
         Command::Topics(args) => admin::topics::run(args),
         Command::Plan(args) => admin::plan::run(args),
         Command::Token(command) => admin::token::run(command).map(|()| Outcome::Clean),
+        #[cfg(feature = "top")]
         Command::Top(args) => admin::top::run(args),
         Command::Find(args) => admin::find::run(args),
         Command::Operate(args) => admin::operate::run(args),

@@ -1,5 +1,5 @@
 //! Commands for operators: keys, signing keys, the ledger, rules, tokens, the failure archive, salvage files, running services,
-//! timers, jobs, capacity; and [`top`], which shows all of it live.
+//! timers, jobs, capacity; and `top`, which shows all of it live.
 
 pub mod access;
 mod acts;
@@ -23,6 +23,7 @@ pub mod shell;
 pub mod signing;
 mod statement;
 pub mod token;
+#[cfg(feature = "top")]
 pub mod top;
 pub mod topics;
 

@@ -1,7 +1,7 @@
 //! Draws a picture: a function of the picture, the view and the size alone. The text of `--once` is the same, with all rows.
 
 use super::findings::Level;
-use super::picture::{Picture, ProcessState, Topic, Type};
+use super::picture::{Picture, ProcessState, Senders, Topic, Type};
 use super::view::{TableAt, View};
 use super::words::{count, or_dash, short, span};
 use crate::admin::utc;
@@ -220,12 +220,10 @@ impl Pen<'_> {
         Line::from(vec![
             label("SENT"),
             Span::raw(format!(
-                "{}/s  full spool {}/s  refused {}/s  slots {used}  packs {}  tokens {}",
+                "{}/s   full spool {}/s   refused {}/s   slots {used}",
                 rate(senders.sent_per_s),
                 rate(senders.full_per_s),
                 rate(senders.refused_per_s),
-                count(senders.packs),
-                count(senders.tokens),
             )),
         ])
     }
@@ -355,7 +353,10 @@ impl Pen<'_> {
                 let growth = growth.map_or_else(String::new, |per_s| format!(" ({}/s)", short(per_s)));
                 format!("{} {}{growth}", end.name, count(end.count))
             });
-            Line::from(vec![label(name), Span::raw(ends.collect::<Vec<_>>().join("  "))])
+            let Senders { packs, tokens, .. } = &self.picture.senders;
+            let first = [format!("packs {}", count(*packs)), format!("tokens {}", count(*tokens))];
+            let all = first.into_iter().filter(|_| !is_counted).chain(ends);
+            Line::from(vec![label(name), Span::raw(all.collect::<Vec<_>>().join("  "))])
         };
         [line("ENDS", true), line("WAITS", false)]
     }
