@@ -3,7 +3,7 @@
 //! [`read`] asks the processes by the calls that everybody has: `/metrics` and `/health/ready`. [`rates`] makes a sample of
 //! their answers, in which counters have become rates; [`picture`] makes of the sample what is shown, and [`findings`] what
 //! needs a look. [`draw`] draws a picture for a [`view`], which the keys change. Nothing of this but `read` does any I/O.
-//! [`live`] is the loop around them. [`words`] writes numbers in few columns.
+//! [`mod@live`] is the loop around them. [`words`] writes numbers in few columns.
 
 mod draw;
 #[cfg(test)]
