@@ -126,8 +126,8 @@ mod tests {
         KeySet::parse(&json!({ "keys": [key] }).to_string()).is_ok()
     }
 
-    /// A fuzz target found them: such a key verified nothing, or what the set does not say, and stood in the way of a good one
-    /// of the same id.
+    /// Such keys were taken. One with zeros before it verified nothing, and stood in the way of a good one of the same id; of an
+    /// EC key only the length of both halves together was looked at.
     #[test]
     fn a_key_whose_numbers_have_no_right_length_is_none() {
         let ec = |x: &[u8], y: &[u8]| {
