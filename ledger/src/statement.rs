@@ -7,7 +7,7 @@
 
 use crate::contract::Read;
 use crate::error::LedgerError;
-use crate::journal::{Account, CLEARING, USER, flow_kind};
+use crate::journal::{Account, BUDGET, CLEARING, PENDING, SETTLEMENT, USER, VOID, flow_kind};
 use crate::key::number_of;
 use crate::reader::LedgerReader;
 use crate::withdrawal::{StoredWithdrawal, WithdrawalStatus};
@@ -135,6 +135,17 @@ pub(crate) struct ChainRow {
     pub credit: Account,
     /// The transfer before it; 0: it is the first.
     pub prev: i64,
+    /// What it does, as a number.
+    pub kind: i64,
+}
+
+/// Whether a transfer stands in a user's statement, as far as it says so itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    Yes,
+    No,
+    /// What a payer has paid names no user: its order says whose it is.
+    AskItsOrder,
 }
 
 impl ChainRow {
@@ -147,9 +158,16 @@ impl ChainRow {
         }
     }
 
-    /// Whether it may stand in an account of this user. What a payer has paid names no user.
-    fn may_be_of(&self, user_id: i64) -> bool {
-        [self.debit, self.credit].iter().all(|side| side.kind != USER || side.holder == user_id)
+    /// Whether it stands in the statement of this user.
+    fn standing(&self, user_id: i64) -> Standing {
+        let is_of_user = |side: Account| side.kind == USER && side.holder == user_id;
+        match (self.debit.kind, self.credit.kind) {
+            // What is held, and what is held no more, moves nothing.
+            _ if [PENDING, VOID].contains(&self.kind) => Standing::No,
+            (BUDGET, SETTLEMENT) | (SETTLEMENT, BUDGET) => Standing::AskItsOrder,
+            _ if is_of_user(self.debit) || is_of_user(self.credit) => Standing::Yes,
+            _ => Standing::No,
+        }
     }
 
     /// Whether it holds a withdrawal.
@@ -175,6 +193,8 @@ struct Track {
     place: Place,
     bonus_type: String,
     ahead: VecDeque<ChainRow>,
+    /// Whether its next line is known to be the user's: it is not where only a cursor says so. Lines lead to each other.
+    is_known: bool,
 }
 
 /// A walk through a user's accounts.
@@ -194,6 +214,7 @@ impl<'r> Walk<'r> {
                 place: Place { asset: end.asset, next: end.last, balance: end.balance },
                 bonus_type: end.bonus_type,
                 ahead: VecDeque::new(),
+                is_known: true,
             };
             return Ok(Self {
                 read,
@@ -206,7 +227,12 @@ impl<'r> Walk<'r> {
         // In the order of the accounts; one that began behind the cursor has no place in it.
         for end in ends {
             if let Some(place) = cursor.places.iter().find(|place| place.asset == end.asset) {
-                tracks.push(Track { place: *place, bonus_type: end.bonus_type, ahead: VecDeque::new() });
+                tracks.push(Track {
+                    place: *place,
+                    bonus_type: end.bonus_type,
+                    ahead: VecDeque::new(),
+                    is_known: false,
+                });
             }
         }
         if cursor.user_id != user_id || tracks.len() != cursor.places.len() {
@@ -235,7 +261,17 @@ impl<'r> Walk<'r> {
         if track.ahead.is_empty() {
             track.ahead = self.read.chain(asset, next, wanted.clamp(1, AHEAD_MAX))?.into();
         }
-        let found = track.ahead.front().filter(|row| row.id == next && row.may_be_of(self.user_id));
+        let mut found = track.ahead.front().filter(|row| row.id == next);
+        let standing = found.map_or(Standing::No, |row| row.standing(self.user_id));
+        let is_of_user = match (standing, found) {
+            (Standing::AskItsOrder, Some(row)) if !track.is_known => {
+                let orders = self.read.orders_of_number(number_of(&row.reference))?;
+                orders.iter().any(|order| order.key == row.reference && order.user_id == self.user_id)
+            }
+            (standing, _) => standing != Standing::No,
+        };
+        track.is_known = is_of_user;
+        found = found.filter(|_| is_of_user);
         found.ok_or_else(|| {
             let what = format!("transfer {next} is not in an account of user {}", self.user_id);
             if self.is_resumed { LedgerError::Invalid(what) } else { LedgerError::Damaged(what) }

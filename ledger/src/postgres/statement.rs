@@ -21,7 +21,7 @@ const CHAIN: &str = "WITH RECURSIVE chain AS (
         WHERE c.step < $3
     )
     SELECT t.id, t.reference, coalesce(n.name, ''), t.amount, t.time_ms, t.debit, t.debit_holder, t.credit,
-        t.credit_holder, t.prev FROM chain c JOIN transfers t ON t.id = c.id
+        t.credit_holder, t.prev, t.kind FROM chain c JOIN transfers t ON t.id = c.id
     LEFT JOIN programs p ON t.debit = $4 AND p.id = t.debit_holder LEFT JOIN names n ON n.id = p.activity
     ORDER BY c.step";
 
@@ -55,6 +55,7 @@ impl StatementReads for Link {
                 debit: account(row, 5)?,
                 credit: account(row, 7)?,
                 prev: cell(row, 9)?,
+                kind: cell::<i16>(row, 10)?.into(),
             })
         };
         rows.iter().map(transfer).collect()

@@ -9,7 +9,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 /// One transfer, by its number.
 const ROW: &str = "SELECT t.reference, coalesce(n.name, ''), t.amount, t.time_ms, t.debit, t.debit_holder, t.credit, \
-    t.credit_holder, t.prev FROM transfers t LEFT JOIN programs p ON t.debit = ?3 AND p.id = t.debit_holder \
+    t.credit_holder, t.prev, t.kind FROM transfers t LEFT JOIN programs p ON t.debit = ?3 AND p.id = t.debit_holder \
     LEFT JOIN names n ON n.id = p.activity WHERE t.id = ?1 AND t.asset = ?2";
 
 impl StatementReads for Connection {
@@ -31,6 +31,7 @@ impl StatementReads for Connection {
                     debit: Account { kind: row.get(4)?, holder: row.get(5)? },
                     credit: Account { kind: row.get(6)?, holder: row.get(7)? },
                     prev: row.get(8)?,
+                    kind: row.get(9)?,
                 })
             });
             let Some(row) = found.optional()? else { break };

@@ -109,6 +109,7 @@ pub const CHECKS: &[Check] = &[
     ("a reader that is kept sees what was committed since", withdrawals::kept_reader),
     ("a statement's pages hold each line once, with the balance after it", statement::balances_of_lines),
     ("a cursor of a statement leads to the same lines, whatever comes later", statement::stable_cursors),
+    ("a cursor that a caller has made up leads to the user's own lines alone", statement::invented_cursors),
     ("a statement and its balances as they were at a time", statement::back_then),
     ("a user's withdrawals by status, in pages", statement::withdrawals),
     ("writers at once move an account: its statement follows its chain", statement::at_once),

@@ -4,10 +4,10 @@ use super::concurrent::all_at_once;
 use super::{Outcome, Place, clean, id, names, open, order, out};
 use std::collections::BTreeMap;
 use std::error::Error;
-use windfall_contract::accounts::{FlowKind, FlowLine, Withdrawal};
+use windfall_contract::accounts::{FlowKind, FlowLine, Reason, Withdrawal};
 use windfall_ledger::{
-    Attempt, Ledger, LedgerError, LedgerReader, Order, STATEMENT_SKIP_MAX, StatementFrom, StatementLine,
-    WithdrawalStatus,
+    Attempt, BudgetSet, Ledger, LedgerError, LedgerReader, Order, STATEMENT_SKIP_MAX, StatementFrom,
+    StatementLine, WithdrawalStatus,
 };
 
 const USER: i64 = 7;
@@ -134,6 +134,52 @@ pub(super) fn stable_cursors(place: &dyn Place) -> Outcome {
         let refused = reader.withdrawals_of(USER, None, Some(&cursor), 9);
         assert!(matches!(refused, Err(LedgerError::Invalid(_))), "{wrong}: {refused:?}");
     }
+    clean(place)
+}
+
+/// A caller may put any transfer's number into a cursor. It leads to lines of the user alone: not to budgets, to what is held,
+/// to what has left for good, or to what a payer has paid to somebody else, though none of these names another user.
+pub(super) fn invented_cursors(place: &dyn Place) -> Outcome {
+    let mut ledger = busy(place)?;
+    let (activity, scene) = ("spring", "rain");
+    ledger.set_budgets(&[BudgetSet { activity, scene, bonus_type: "cash", total: 1_000, shards: 1 }])?;
+    let others = [order("k", 8, 20), order("l", 8, 30), order("m", USER, 40)];
+    ledger.transact(|tx| {
+        tx.reserve(&others, &["bank"; 3], Attempt::Normal)?;
+        tx.post(&[id("k")], 1_009)?;
+        tx.release(&[(id("l"), Reason::DownstreamRefused)], 1_010)
+    })?;
+    let reader = ledger.reader()?;
+    let own = expected(reader.flow(USER, 100)?);
+    let cursor = reader.statement(USER, StatementFrom::Newest, 1)?.next.ok_or("there are more lines")?;
+    let text = cursor.to_string();
+    let assets: Vec<&str> = text.split('/').skip(1).filter_map(|place| place.split(':').next()).collect();
+    assert_eq!(assets.len(), 2, "cash and coin: {text}");
+    let numbers = own.iter().map(|one| one.line.transfer);
+    let most = numbers.clone().max().ok_or("no line")?;
+    let least = numbers.min().ok_or("no line")?;
+    let mut found = 0;
+    for transfer in (least - 50).max(1)..most + 50 {
+        let line = own.iter().find(|one| one.line.transfer == transfer);
+        let mut is_found = false;
+        for asset in &assets {
+            let cursor = format!("{USER}/{asset}:{transfer}:0").parse()?;
+            match reader.statement(USER, StatementFrom::After(&cursor), 1) {
+                Ok(page) => {
+                    let shown = page.lines.first().map(|one| &one.line);
+                    assert_eq!(shown, line.map(|one| &one.line), "{cursor}");
+                    is_found = true;
+                }
+                Err(LedgerError::Invalid(_)) => {}
+                Err(other) => return Err(other.into()),
+            }
+            let withdrawals = reader.withdrawals_of(USER, None, Some(&cursor), 9);
+            assert!(withdrawals.is_ok() || matches!(withdrawals, Err(LedgerError::Invalid(_))));
+        }
+        assert_eq!(is_found, line.is_some(), "transfer {transfer}");
+        found += usize::from(is_found);
+    }
+    assert_eq!(found, own.len());
     clean(place)
 }
 
