@@ -459,7 +459,8 @@ async fn versions_and_numbers_of_lost_changes_are_not_given_again() {
     let lost_number = store.numbers(shard, 1_000).await.unwrap() + 999;
     // The replica that takes over knows of none of it, and is another run.
     let client = redis::Client::open(url).unwrap();
-    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+    let patient = redis::AsyncConnectionConfig::new().set_response_timeout(Some(PATIENCE));
+    let mut connection = client.get_multiplexed_async_connection_with_config(&patient).await.unwrap();
     let mut back = redis::pipe();
     back.cmd("DEL").arg(of("m")).ignore();
     back.cmd("HSET").arg(of("m")).arg(&counters[..]).arg("r").arg("another").ignore();

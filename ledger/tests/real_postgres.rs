@@ -51,11 +51,12 @@ impl Schemas {
 
 impl Schema {
     fn options(&self) -> PostgresOptions {
-        // A test may be away from its transaction for longer than a service, where the machine is busy.
+        // A test may be away from its transaction for longer than a service, and the server from the test, where the machine is busy.
         let idle_in_transaction_timeout_ms = 600_000;
         PostgresOptions {
             schema: self.name.clone(),
             idle_in_transaction_timeout_ms,
+            statement_timeout_ms: 60_000,
             ..PostgresOptions::default()
         }
     }

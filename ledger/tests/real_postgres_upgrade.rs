@@ -41,11 +41,12 @@ impl Schema {
     }
 
     fn options(&self) -> PostgresOptions {
-        // A test may be away from its transaction for longer than a service, where the machine is busy.
+        // A test may be away from its transaction for longer than a service, and the server from the test, where the machine is busy.
         let idle_in_transaction_timeout_ms = 600_000;
         PostgresOptions {
             schema: self.name.clone(),
             idle_in_transaction_timeout_ms,
+            statement_timeout_ms: 60_000,
             ..PostgresOptions::default()
         }
     }

@@ -95,6 +95,7 @@ impl OfUsers {
         PostgresOptions {
             schema: self.schema.clone(),
             idle_in_transaction_timeout_ms: 600_000,
+            statement_timeout_ms: 60_000,
             unbudgeted: Unbudgeted::Allow,
             ..PostgresOptions::default()
         }

@@ -2,13 +2,19 @@
 
 use std::time::Duration;
 
+/// The driver's own time for an answer is half a second, which a busy machine may need before the server is woken.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 /// Sends a command to a node, over a connection of its own.
 ///
 /// # Errors
 /// What the node or the connection says.
 pub async fn command(url: &str, words: &[&str]) -> redis::RedisResult<redis::Value> {
     let client = redis::Client::open(url)?;
-    let mut connection = client.get_multiplexed_async_connection().await?;
+    let patient = redis::AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(PATIENCE))
+        .set_response_timeout(Some(PATIENCE));
+    let mut connection = client.get_multiplexed_async_connection_with_config(&patient).await?;
     let mut command = redis::cmd(words[0]);
     for word in &words[1..] {
         command.arg(word);
@@ -145,7 +151,7 @@ impl<'u> SlotMoves<'u> {
     /// If a node refuses, as it does where both nodes have the key.
     pub async fn move_key(&self, key: &str) {
         let to_port = self.urls[2].rsplit_once(':').map_or("", |(_, port)| port);
-        asked::<()>(&self.urls[0], &["MIGRATE", "127.0.0.1", to_port, key, "0", "5000"]).await;
+        asked::<()>(&self.urls[0], &["MIGRATE", "127.0.0.1", to_port, key, "0", "20000"]).await;
     }
 
     /// Moves the keys that are left, and the slot; returns how many keys moved.
