@@ -21,7 +21,7 @@ pub enum Level {
 /// Something that needs a person's look.
 #[derive(Debug, Clone, Serialize)]
 pub struct Finding {
-    /// How much.
+    /// How much it needs one.
     pub level: Level,
     /// What it is, in a sentence.
     pub text: String,

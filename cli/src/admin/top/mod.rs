@@ -55,7 +55,7 @@ pub struct TopArgs {
     json: bool,
 }
 
-/// Shows it.
+/// Shows the live view, or prints pictures, as the arguments say.
 pub fn run(args: &TopArgs) -> Result<Outcome> {
     let key = ask::key(args.key_file.as_ref())?;
     let fleet = Fleet::new(&args.server, args.ca_file.as_ref(), &key)?;

@@ -89,7 +89,7 @@ pub struct Picture {
     pub findings: Vec<Finding>,
 }
 
-/// Nobody answers.
+/// What is said while no process answers.
 #[derive(Debug, Clone, Serialize)]
 pub struct Stale {
     /// Since when, in Unix milliseconds.
@@ -101,7 +101,7 @@ pub struct Stale {
 /// A process that is asked.
 #[derive(Debug, Clone, Serialize)]
 pub struct Process {
-    /// Its address.
+    /// The address at which it is asked.
     pub name: String,
     /// Whether it answers, and is ready.
     pub state: ProcessState,
@@ -119,7 +119,7 @@ pub struct Process {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProcessState {
-    /// It serves.
+    /// It answers, and serves.
     Ready,
     /// It answers, and lacks something without which it does not serve.
     NotReady,
@@ -149,7 +149,7 @@ pub struct Senders {
 /// A topic of a queue.
 #[derive(Debug, Clone, Serialize)]
 pub struct Topic {
-    /// Its name.
+    /// The name of the topic.
     pub name: String,
     /// Records that are written and not committed; `None`: the broker does not say.
     pub lag: Option<u64>,
@@ -176,7 +176,7 @@ pub struct Topic {
 /// A bonus type and its lane.
 #[derive(Debug, Clone, Serialize)]
 pub struct Type {
-    /// Its name.
+    /// The name of the bonus type.
     pub name: String,
     /// Events that left the lane credited, per second.
     pub rate_per_s: Option<f64>,
@@ -213,7 +213,7 @@ pub struct Grants {
 /// Decisions with one answer.
 #[derive(Debug, Clone, Serialize)]
 pub struct Answer {
-    /// The answer.
+    /// The ledger's answer, such as `credited`.
     pub answer: String,
     /// Decisions per second.
     pub per_s: Option<f64>,
