@@ -11,8 +11,8 @@ use std::sync::Arc;
 use windfall_contract::accounts::StoredOrder;
 use windfall_ledger::{
     ActFilter, ActOutcome, CarriedOut, CarryOut, Correction, Deed, Ended, Guard, LedgerError, LedgerReader,
-    Operator, OrderId, Proposal, Proposed, Selection, StoredAct, StoredWithdrawal, Subject, Survey, Tx,
-    WithdrawalId, WithdrawalStatus,
+    Operator, OrderId, Proposal, Proposed, Selection, StoredAct, StoredWithdrawal, Subject, Tx, WithdrawalId,
+    WithdrawalStatus,
 };
 
 /// An act was not proposed, approved or refused.
@@ -141,7 +141,12 @@ impl RewardHandle {
     /// # Errors
     /// [`CallError`].
     #[cfg(feature = "rpc")]
-    pub async fn survey(&self, which: Selection, keep: i64, after: String) -> Result<Survey, CallError> {
+    pub async fn survey(
+        &self,
+        which: Selection,
+        keep: i64,
+        after: String,
+    ) -> Result<windfall_ledger::Survey, CallError> {
         self.walk(move |reader| reader.survey(&which, keep, &after)).await
     }
 

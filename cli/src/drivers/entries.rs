@@ -2,7 +2,7 @@
 
 #[cfg(not(feature = "redis"))]
 use super::Absent;
-use super::{Connect, Driver, DurabilityAt};
+use super::{Driver, DurabilityAt, Entries};
 use anyhow::{Context, Result};
 use serde::Deserialize;
 use std::path::Path;
@@ -27,14 +27,6 @@ pub enum EntriesAt {
     Embedded,
     /// Redis, or Redis Cluster, for any number of processes.
     Redis(Box<RedisEntriesOptions>),
-}
-
-/// A store of jobs.
-pub struct Entries {
-    /// The store.
-    pub store: Arc<dyn EntryStore>,
-    /// What connects to its server, where that was away. Until then its calls are unavailable.
-    pub away: Option<Arc<dyn Connect>>,
 }
 
 impl EntriesAt {

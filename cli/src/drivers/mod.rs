@@ -8,9 +8,13 @@
 //! opened as it is asked for: also a server that would be reached in plain text without leave.
 
 mod brokers;
+#[cfg(feature = "roles")]
 mod entries;
+#[cfg(feature = "roles")]
 mod far;
+#[cfg(feature = "roles")]
 mod far_keeper;
+#[cfg(feature = "roles")]
 mod jobs;
 mod ledger;
 mod ledger_mark;
@@ -21,15 +25,22 @@ mod tokens;
 
 use anyhow::{Result, bail};
 pub use brokers::BrokerAt;
-pub use entries::{Entries, EntriesAt};
+#[cfg(feature = "roles")]
+pub use entries::EntriesAt;
+#[cfg(feature = "roles")]
 pub use far::{Far, FarAt, far_elsewhere};
+#[cfg(feature = "roles")]
 pub use jobs::{JobsAt, OpenJobs};
 pub use ledger::{LedgerAt, Migration, PostgresAt};
 pub use ledger_mark::{LedgerMark, LedgerMarkAt};
 pub use reach::{ON_A_COMMAND_LINE, Reach, ReachArgs};
 pub use rules::{RulesAt, RulesFollower};
-pub use slots::{Connect, DurabilityAt, Slots, SlotsAt};
+pub use slots::{Connect, DurabilityAt, Entries, Slots, SlotsAt};
 pub use tokens::TokensAt;
+
+/// The far tier, which a binary without the roles does not have.
+#[cfg(not(feature = "roles"))]
+pub enum Far {}
 
 /// Whether opening a driver may succeed later though nobody changes an option: its server is away.
 pub fn may_pass(error: &anyhow::Error) -> bool {

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use tokio::task::block_in_place;
 use windfall_contract::Clock;
 use windfall_contract::due::{Durability, SlotStore};
+use windfall_contract::entries::EntryStore;
 use windfall_slots::embedded::{EmbeddedSlots, EmbeddedSlotsOptions};
 #[cfg(feature = "redis")]
 use windfall_slots::redis::{RedisSlots, RedisSlotsOptions};
@@ -45,6 +46,14 @@ pub enum DurabilityAt {
 pub struct Slots {
     /// The store.
     pub store: Arc<dyn SlotStore>,
+    /// What connects to its server, where that was away. Until then its calls are unavailable.
+    pub away: Option<Arc<dyn Connect>>,
+}
+
+/// A store of jobs.
+pub struct Entries {
+    /// The store.
+    pub store: Arc<dyn EntryStore>,
     /// What connects to its server, where that was away. Until then its calls are unavailable.
     pub away: Option<Arc<dyn Connect>>,
 }

@@ -94,6 +94,16 @@ impl RunningJobs {
         Ok(())
     }
 
+    /// Where the runs of jobs go, by tenant and target.
+    pub fn targets(&self) -> BTreeMap<(String, String), Arc<dyn Target>> {
+        self.jobs.targets()
+    }
+
+    /// Their store.
+    pub fn store(&self) -> &Arc<dyn EntryStore> {
+        &self.store
+    }
+
     /// Where executors may be.
     pub const fn rules(&self) -> &AddressRules {
         &self.part.rules

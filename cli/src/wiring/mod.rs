@@ -10,6 +10,7 @@ mod async_grants;
 mod background;
 mod budgets;
 mod consuming;
+#[cfg_attr(not(feature = "roles"), path = "jobs_absent.rs")]
 mod jobs;
 mod keys;
 mod ledger_mark;
@@ -28,7 +29,9 @@ mod work;
 pub use add_queue::{AddQueuePart, AddTopic};
 pub use background::{Background, Hopeless, Tasks};
 pub use consuming::Consuming;
-pub use jobs::{JobsPart, ReadXxlStats, RunningJobs};
+#[cfg(feature = "roles")]
+pub use jobs::ReadXxlStats;
+pub use jobs::{JobsPart, RunningJobs};
 pub use parts::{Brokers, Options, Parts};
 pub use queues::{lag, open as open_queues};
 pub use readiness::connect;

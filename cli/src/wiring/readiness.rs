@@ -160,6 +160,7 @@ pub async fn connect(part: &Part, owner: &Tasks, away: &dyn Connect) {
 
 /// Opens the segments of far timers where they had no answer at the start. Near timers are added and fire meanwhile, so
 /// nothing that is found ends the process.
+#[cfg(feature = "roles")]
 pub fn far(tasks: &Tasks, health: &Health, far: Far) -> Background {
     let part = Arc::new(health.part("far timers", Need::Weak));
     tasks.spawn("opens the far timers", move || {

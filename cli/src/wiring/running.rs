@@ -24,6 +24,7 @@ use windfall_contract::due::PastTasks;
 use windfall_contract::rules::Fuse;
 use windfall_contract::tokens::TokenStore;
 use windfall_edge::Health;
+#[cfg(feature = "roles")]
 use windfall_far::FarTier;
 use windfall_ledger::Ledger;
 use windfall_queue_virtual::Fanout;
@@ -62,6 +63,7 @@ pub struct Wiring {
     /// The scheduler.
     pub scheduling: Option<Scheduling>,
     /// The far tier of its store.
+    #[cfg(feature = "roles")]
     pub far: Option<FarTier>,
     /// The owner of the process's tasks.
     pub tasks: Tasks,
@@ -111,6 +113,7 @@ impl Wiring {
             async_grants: None,
             consuming: None,
             scheduling: None,
+            #[cfg(feature = "roles")]
             far: parts.far.as_ref().map(|far| far.tier.clone()),
             tasks,
             health,
@@ -167,16 +170,20 @@ impl Wiring {
             let scheduling =
                 options.scheduling.context("a process that keeps timers must know whose they are")?;
             let sdk = own.sdks.values().next();
+            #[cfg(feature = "roles")]
             let past = own.far.clone().map(|far| Arc::new(far) as Arc<dyn PastTasks>);
+            #[cfg(not(feature = "roles"))]
+            let past = None;
             let (entries, entries_away) = parts.entries.map(|open| (open.store, open.away)).unzip();
             let mut scheduling =
                 Scheduling::start(slots.store, past, entries, scheduling, &own.brokers, sdk, &clock)?;
             scheduling.listen().await?;
             if let Some(running) = scheduling.jobs() {
                 let away = entries_away.flatten();
-                own.background.push(readiness::jobs(&own.tasks, &own.health, &running.store, away));
+                own.background.push(readiness::jobs(&own.tasks, &own.health, running.store(), away));
             }
             own.background.push(readiness::scheduler(&own.tasks, &own.health, &scheduling, slots.away));
+            #[cfg(feature = "roles")]
             if let Some(far) = parts.far {
                 own.background.push(readiness::far(&own.tasks, &own.health, far));
             }

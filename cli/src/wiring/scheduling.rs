@@ -114,7 +114,7 @@ impl Scheduling {
             Some(part) => {
                 let entries = entries.context("a process that runs jobs needs a store of jobs")?;
                 let running = RunningJobs::start(part, entries, timers.clone(), open.clone(), clock)?;
-                open.extend(running.jobs.targets());
+                open.extend(running.targets());
                 Some(running)
             }
             None => None,
