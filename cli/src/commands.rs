@@ -116,7 +116,7 @@ impl Command {
             Self::Wallet(args) => services::run(Role::Wallet, args, log),
             Self::SdkGateway(args) => services::run(Role::SdkGateway, args, log),
             Self::Scheduler(args) => match &args.command {
-                Some(admin::backfill::SchedulerSelf::Backfill(args)) => admin::backfill::run(args),
+                Some(admin::backfill::SchedulerCommand::Backfill(args)) => admin::backfill::run(args),
                 None => services::run(Role::Scheduler, &args.service, log),
             },
             Self::TaskQueue(args) => services::run(Role::TaskQueue, args, log),

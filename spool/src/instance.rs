@@ -196,6 +196,7 @@ mod tests {
     use memmap2::MmapMut;
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri syncs no mappings")]
     fn after_a_failed_sync_nothing_is_taken_and_nothing_is_answered_ok() {
         let geometry = SpoolOptions::default().clamped_geometry();
         let map = MmapMut::map_anon(usize::try_from(geometry.file_bytes()).unwrap()).unwrap();

@@ -2,15 +2,17 @@
 
 #[cfg(not(feature = "redis"))]
 use super::Absent;
+#[cfg(feature = "redis")]
+use super::Connect;
 use super::{Driver, DurabilityAt, Entries};
 use anyhow::{Context, Result};
 use serde::Deserialize;
 use std::path::Path;
+#[cfg(feature = "redis")]
 use std::sync::Arc;
 use tokio::task::block_in_place;
 use windfall_contract::Clock;
 use windfall_contract::due::Durability;
-use windfall_contract::entries::EntryStore;
 use windfall_jobs::store::embedded::{EmbeddedEntries, EmbeddedEntriesOptions};
 #[cfg(feature = "redis")]
 use windfall_jobs::store::redis::{RedisEntries, RedisEntriesOptions};
