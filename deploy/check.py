@@ -52,7 +52,7 @@ def text(path):
 
 
 def roles_of_the_binary():
-    source = (ROOT / "cli/src/main.rs").read_text()
+    source = (ROOT / "cli/src/commands.rs").read_text()
     body = source[source.index("enum Command"):]
     arguments = r"(?:services::(?:ServiceArgs|ServeArgs)|admin::backfill::SchedulerArgs)"
     names = re.findall(rf"^    ([A-Z]\w+)\({arguments}\)", body, re.M)

@@ -103,6 +103,7 @@ impl Command {
                 | Self::Scheduler(admin::backfill::SchedulerArgs { command: None, .. })
         )
     }
+
     /// Runs it. `whole` is the command line as a whole, whose completions and manual pages may be asked for.
     pub fn run(&self, log: &LogArgs, whole: clap::Command) -> Result<Outcome> {
         match self {
