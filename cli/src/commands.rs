@@ -104,7 +104,7 @@ impl Command {
         )
     }
 
-    /// Runs it. `whole` is the command line as a whole, whose completions and manual pages may be asked for.
+    /// Runs the command. `whole` is the command line as a whole, whose completions and manual pages may be asked for.
     pub fn run(&self, log: &LogArgs, whole: clap::Command) -> Result<Outcome> {
         match self {
             Self::Demo(args) => demo::demo(args),

@@ -20,7 +20,7 @@ impl Command {
         false
     }
 
-    /// Runs it.
+    /// Runs the command.
     pub fn run(&self, _: &LogArgs, _: clap::Command) -> Result<Outcome> {
         match self {
             Self::Demo(args) => demo::demo(args),

@@ -119,6 +119,7 @@ mod tests {
     /// Within a prefix each nonce is the last one plus one, for at most 2^20 of them; no two prefixes are the
     /// same: so no two of the 10^8 nonces are.
     #[test]
+    #[cfg_attr(miri, ignore = "Miri would draw them for days")]
     fn a_hundred_million_nonces_on_four_threads_are_all_different() {
         let each = 25_000_000;
         let runs: Vec<Run> = std::thread::scope(|scope| {

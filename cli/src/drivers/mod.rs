@@ -18,6 +18,7 @@ mod far_keeper;
 mod jobs;
 mod ledger;
 mod ledger_mark;
+mod opened;
 mod reach;
 mod rules;
 mod slots;
@@ -33,9 +34,10 @@ pub use far::{Far, FarAt, far_elsewhere};
 pub use jobs::{JobsAt, OpenJobs};
 pub use ledger::{LedgerAt, Migration, PostgresAt};
 pub use ledger_mark::{LedgerMark, LedgerMarkAt};
+pub use opened::{Connect, Entries, Slots};
 pub use reach::{ON_A_COMMAND_LINE, Reach, ReachArgs};
 pub use rules::{RulesAt, RulesFollower};
-pub use slots::{Connect, DurabilityAt, Entries, Slots, SlotsAt};
+pub use slots::{DurabilityAt, SlotsAt};
 pub use tokens::TokensAt;
 
 /// The far tier, which a binary without the roles does not have.

@@ -2,17 +2,18 @@
 
 #[cfg(not(feature = "redis"))]
 use super::Absent;
-use super::Driver;
+#[cfg(feature = "redis")]
+use super::Connect;
+use super::{Driver, Slots};
 use crate::place;
 use anyhow::{Context, Result};
-use async_trait::async_trait;
 use serde::Deserialize;
 use std::path::Path;
+#[cfg(feature = "redis")]
 use std::sync::Arc;
 use tokio::task::block_in_place;
 use windfall_contract::Clock;
-use windfall_contract::due::{Durability, SlotStore};
-use windfall_contract::entries::EntryStore;
+use windfall_contract::due::Durability;
 use windfall_slots::embedded::{EmbeddedSlots, EmbeddedSlotsOptions};
 #[cfg(feature = "redis")]
 use windfall_slots::redis::{RedisSlots, RedisSlotsOptions};
@@ -40,32 +41,6 @@ pub enum DurabilityAt {
     Process,
     /// The end of the machine, for a disk sync that calls share. A Redis that is set to less is refused.
     Machine,
-}
-
-/// A slot store.
-pub struct Slots {
-    /// The store.
-    pub store: Arc<dyn SlotStore>,
-    /// What connects to its server, where that was away. Until then its calls are unavailable.
-    pub away: Option<Arc<dyn Connect>>,
-}
-
-/// A store of jobs.
-pub struct Entries {
-    /// The store.
-    pub store: Arc<dyn EntryStore>,
-    /// What connects to its server, where that was away. Until then its calls are unavailable.
-    pub away: Option<Arc<dyn Connect>>,
-}
-
-/// A part whose server was away when the process started.
-#[async_trait]
-pub trait Connect: Send + Sync {
-    /// Connects for good. Does nothing where it is connected.
-    ///
-    /// # Errors
-    /// Those of opening the part; [`may_pass`](super::may_pass) says whether to try again.
-    async fn connect(&self) -> Result<()>;
 }
 
 impl SlotsAt {
@@ -136,7 +111,7 @@ async fn open_redis(options: &RedisSlotsOptions, shards: u16, durability: Durabi
 }
 
 #[cfg(feature = "redis")]
-#[async_trait]
+#[async_trait::async_trait]
 impl Connect for RedisSlots {
     async fn connect(&self) -> Result<()> {
         Self::connect(self).await.context(NOT_IN_REDIS)

@@ -35,8 +35,7 @@ pub type ReadXxlStats = Arc<dyn Fn() -> ServerStats + Send + Sync>;
 pub struct RunningJobs {
     /// What keeps them.
     pub jobs: Jobs,
-    /// Their store.
-    pub store: Arc<dyn EntryStore>,
+    store: Arc<dyn EntryStore>,
     xxl: Option<XxlServer>,
     part: JobsPart,
     clock: Clock,
@@ -94,12 +93,12 @@ impl RunningJobs {
         Ok(())
     }
 
-    /// Where the runs of jobs go, by tenant and target.
+    /// Returns the targets that timers of jobs go to, which begin their runs, by tenant and name.
     pub fn targets(&self) -> BTreeMap<(String, String), Arc<dyn Target>> {
         self.jobs.targets()
     }
 
-    /// Their store.
+    /// Returns the store of the jobs.
     pub fn store(&self) -> &Arc<dyn EntryStore> {
         &self.store
     }

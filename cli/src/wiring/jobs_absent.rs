@@ -1,4 +1,4 @@
-//! Stands for jobs in a binary that was built without the roles: it has none.
+//! Stands for `jobs.rs` in a binary that was built without the roles: it runs no jobs, so nothing of these types can be made.
 
 use anyhow::Result;
 use std::collections::BTreeMap;
