@@ -60,6 +60,8 @@ pub enum Reason {
     DownstreamRefused,
     /// An operator ended a reservation whose event did not come.
     Released,
+    /// Its activity is closed: nothing more is given for it.
+    ActivityClosed,
 }
 
 /// Where an order stands.

@@ -79,6 +79,9 @@ pub enum Rejection {
     /// An operator gave up waiting for its event. A replay decides it anew.
     #[error("released")]
     Released,
+    /// Its activity is closed. A replay grants it only if the activity was opened again.
+    #[error("activity_closed")]
+    ActivityClosed,
 }
 
 /// Why an event was not decided.

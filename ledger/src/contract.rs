@@ -5,6 +5,7 @@
 use crate::acts::steps::{ActReads, ActSteps, CorrectionReads, CorrectionSteps};
 use crate::archive::{ArchiveEntry, ArchiveFilter, Archived, Replay};
 use crate::chain::{Names, Page, Row, Seal, Unsealed};
+use crate::closing::{ClosingReads, ClosingSteps};
 use crate::copies::{CopyKey, ListCopies, Listing, TakeCopies, TakenCopies, WrittenCopy};
 use crate::error::{LedgerError, OpenError};
 use crate::guard::Guard;
@@ -18,13 +19,13 @@ use crate::reconcile::Reconciliation;
 use crate::sealer::SealError;
 use crate::statement::StatementReads;
 use crate::withdrawal::{Held, HeldFor, HoldOutcome, StoredWithdrawal};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::sync::Arc;
 use windfall_contract::accounts::{FlowLine, Reason, StoredOrder};
 
 /// A connection that writes.
-pub(crate) trait Store: Debug + Send {
+pub(crate) trait Store: Debug + Send + ClosingSteps {
     /// Begins a transaction, on a new connection if the last one was lost.
     fn begin(&mut self) -> Result<Box<dyn Transaction + '_>, LedgerError>;
 
@@ -60,6 +61,10 @@ pub(crate) trait Store: Debug + Send {
 
 /// A transaction. The front calls nothing more after a step that failed, and drops it: rolled back.
 pub(crate) trait Transaction: Debug + ActSteps + CorrectionSteps {
+    /// The activities of these orders that are closed. It costs next to nothing while none is known to be.
+    fn closed(&mut self, batch: &[Order<'_>]) -> Result<BTreeSet<String>, LedgerError>;
+
+    /// Orders of open activities, as are those of the next two.
     fn apply(&mut self, batch: &[Order<'_>], attempt: Attempt) -> Result<Vec<OrderOutcome>, LedgerError>;
 
     /// One payer for each order; the front has counted them.
@@ -143,7 +148,7 @@ pub(crate) trait Chain: Debug + Send {
 pub(crate) type Lines<'r> = Box<dyn Iterator<Item = Result<OrderLine, LedgerError>> + 'r>;
 
 /// The reads that a ledger offers.
-pub(crate) trait Read: Debug + ActReads + CorrectionReads + StatementReads {
+pub(crate) trait Read: Debug + ActReads + CorrectionReads + ClosingReads + StatementReads {
     fn lines(&self) -> Result<Lines<'_>, LedgerError>;
 
     fn balance(&self, user_id: i64, bonus_type: &str) -> Result<i64, LedgerError>;

@@ -19,6 +19,8 @@
 //! - [`Auditor`] reconciles a ledger in use, in short steps, and keeps what it finds as rows.
 //! - [`Tx::propose_act`] and [`Tx::approve_act`] are what two operators do beside the ordinary course: settle what a payer
 //!   never answers, reverse, adjust, freeze.
+//! - [`Ledger::close_activity`] ends an activity for good: nothing more is given for it, and its orders can be exported and
+//!   detached.
 //! - [`Guard`] notices a ledger that went back in time (a stale standby, a restored backup) by a [`Mark`] that is kept
 //!   outside of the database.
 //!
@@ -60,6 +62,7 @@ mod archive;
 mod audit;
 mod budget;
 mod chain;
+mod closing;
 mod contract;
 mod copies;
 mod decision;
@@ -76,6 +79,7 @@ mod model;
 mod postgres;
 mod reader;
 mod reconcile;
+mod rows_of;
 #[cfg(feature = "sabotage")]
 pub mod sabotage;
 mod sealer;
@@ -97,6 +101,9 @@ pub use audit::{
     PayerStatementState, PayerSum, PayerTotals,
 };
 pub use chain::{Head, Seal};
+pub use closing::{
+    Close, Closed, ClosedActivity, Detach, DetachBegun, DetachStep, Detached, DetachedBudget, Reopened,
+};
 pub use copies::{CopyKey, ListCopies, Listing, LostOrder, TakeCopies, TakenCopies, WrittenCopy};
 pub use error::{LedgerError, OpenError};
 pub use guard::{Guard, GuardState};
@@ -113,6 +120,7 @@ pub use model::{
 pub use postgres::{MigrateOptions, Migrated, PostgresOptions};
 pub use reader::{LedgerReader, OrderLines};
 pub use reconcile::Reconciliation;
+pub use rows_of::{OrderRow, RowsPage, TransferRow};
 pub use sealer::{SEAL_ROWS_MAX, SealError, Sealer};
 pub use sqlite::LedgerOptions;
 pub use statement::{

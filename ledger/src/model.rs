@@ -114,6 +114,7 @@ pub(crate) const fn reason_code(reason: Reason) -> i64 {
         Reason::Unbudgeted => 4,
         Reason::OverOrderCap => 5,
         Reason::OverTypeCap => 6,
+        Reason::ActivityClosed => 7,
     }
 }
 
@@ -126,6 +127,7 @@ pub(crate) const fn reason_of_code(code: i64) -> Option<Reason> {
         4 => Some(Reason::Unbudgeted),
         5 => Some(Reason::OverOrderCap),
         6 => Some(Reason::OverTypeCap),
+        7 => Some(Reason::ActivityClosed),
         _ => None,
     }
 }

@@ -49,6 +49,8 @@ pub struct Reconciliation {
     pub wrong_acts: u64,
     /// Budgets whose `reserved` is not the sum of their pending transfers.
     pub wrong_reserved: u64,
+    /// Budgets of closed activities whose orders were detached, and whose transfers do not pay what these orders were credited.
+    pub wrong_detached: u64,
 }
 
 impl Reconciliation {
@@ -126,17 +128,40 @@ const ORDERS_WITHOUT_TRANSFER: &str = "
 SELECT count(*) FROM orders o LEFT JOIN transfers t ON t.id = o.paid_by AND t.reference = o.order_key
 WHERE o.status = 1 AND t.id IS NULL";
 
+/// The condition of a transfer `t` whose order may be gone, since it was detached: one that was made before its activity was closed.
+/// `place` is the column of a transfer's place.
+pub(crate) fn of_detached(place: &str) -> String {
+    format!(
+        "EXISTS (SELECT 1 FROM detached_budgets d WHERE d.program = t.debit_holder AND t.{place} < d.place)"
+    )
+}
+
 /// One pass over the transfers. An order names one transfer; any other of it is a second credit.
-fn paying_transfers() -> String {
+fn paying_transfers(closed: Option<&str>) -> String {
+    let gone = closed.map_or_else(String::new, |place| format!("AND NOT {}", of_detached(place)));
     format!(
         "SELECT count(*),
-            count(*) FILTER (WHERE o.order_key IS NULL OR o.status <> 1),
+            count(*) FILTER (WHERE (o.order_key IS NULL {gone}) OR o.status <> 1),
             count(*) FILTER (WHERE o.status = 1 AND o.paid_by <> t.id),
             count(*) FILTER (WHERE t.amount <> o.amount OR t.debit_holder <> o.program
                 OR (t.credit = {USER} AND t.credit_holder <> o.user_id)
                 OR (t.credit = {SETTLEMENT} AND coalesce(n.name, '') <> o.payer))
         FROM transfers t LEFT JOIN orders o ON o.order_key = t.reference
         LEFT JOIN names n ON t.credit = {SETTLEMENT} AND n.id = t.credit_holder WHERE {}",
+        pays()
+    )
+}
+
+/// What the orders were credited that have gone is what the transfers of their budgets paid: each credit is there, and none more. As many
+/// transfers as credited orders, and the same sum.
+fn wrong_detached(place: &str) -> String {
+    format!(
+        "SELECT count(*) FROM detached_budgets d LEFT JOIN (
+             SELECT t.debit_holder AS program, count(*) AS credited, sum(t.amount) AS amount
+             FROM transfers t JOIN detached_budgets own ON own.program = t.debit_holder AND t.{place} < own.place
+             WHERE {} GROUP BY t.debit_holder
+         ) AS paid ON paid.program = d.program
+         WHERE d.credited <> coalesce(paid.credited, 0) OR d.amount <> coalesce(paid.amount, 0)",
         pays()
     )
 }
@@ -277,10 +302,12 @@ fn wrong_budgets(column: &str, given: &str) -> String {
 
 /// Transfers that their order does not name, by order key: each is a second credit, or belongs to an order that is
 /// not credited.
-pub(crate) fn extra_transfers() -> String {
+pub(crate) fn extra_transfers(closed: Option<&str>) -> String {
+    let gone = closed
+        .map_or_else(String::new, |place| format!("AND NOT (o.paid_by IS NULL AND {})", of_detached(place)));
     format!(
         "SELECT t.reference, count(*) FROM transfers t LEFT JOIN orders o ON o.order_key = t.reference
-         WHERE {} AND (o.paid_by IS NULL OR o.paid_by <> t.id) GROUP BY t.reference",
+         WHERE {} AND (o.paid_by IS NULL OR o.paid_by <> t.id) {gone} GROUP BY t.reference",
         pays()
     )
 }
@@ -291,12 +318,13 @@ pub(crate) const SETTLEMENTS: &str = "SELECT coalesce(n.name, ''), b.name, sum(a
     WHERE a.kind <= -3 GROUP BY n.name, b.name ORDER BY 1, 2";
 
 /// Asks the database through `row`, which returns the one row of counts that a statement gives. `has_acts`: whether it has
-/// the tables of operators' acts.
+/// the tables of operators' acts; `closed`: the column of a transfer's place, if it has those of closed activities.
 pub(crate) fn reconcile(
     has_acts: bool,
+    closed: Option<&str>,
     mut row: impl FnMut(&str, usize) -> Result<Vec<u64>, LedgerError>,
 ) -> Result<Reconciliation, LedgerError> {
-    let transfers = row(&paying_transfers(), 4)?;
+    let transfers = row(&paying_transfers(closed), 4)?;
     let [transfers, transfers_without_order, double_credits, mismatched_transfers] = transfers[..] else {
         return Err(LedgerError::Sql("a count is missing".into()));
     };
@@ -321,5 +349,6 @@ pub(crate) fn reconcile(
         wrong_acts: count(&wrong_acts(has_acts))?,
         wrong_used: count(&wrong_budgets(used.0, &used.1))?,
         wrong_reserved: count(&wrong_budgets(reserved.0, &reserved.1))?,
+        wrong_detached: closed.map_or(Ok(0), |place| count(&wrong_detached(place)))?,
     })
 }

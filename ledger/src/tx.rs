@@ -1,6 +1,7 @@
 //! One transaction on the ledger: all of it is stored, or none.
 
 use crate::archive::{ArchiveEntry, Replay};
+use crate::closing;
 use crate::contract::Transaction;
 use crate::error::LedgerError;
 use crate::key::{OrderId, WithdrawalId};
@@ -42,7 +43,7 @@ impl<'l> Tx<'l> {
     /// # Errors
     /// [`LedgerError`]; the transaction is lost.
     pub fn apply(&mut self, batch: &[Order<'_>], attempt: Attempt) -> Result<Vec<OrderOutcome>, LedgerError> {
-        self.run(|tx| tx.apply(batch, attempt))
+        self.run(|tx| closing::split(tx, batch, attempt, |tx, open, _| tx.apply(open, attempt)))
     }
 
     /// Holds the budget of orders that a downstream decides: one of `payers` for each order. [`OrderOutcome::Reserved`]
@@ -63,7 +64,13 @@ impl<'l> Tx<'l> {
                 let what = "each reserved order has one payer, whose name must not contain NUL";
                 return Err(LedgerError::Invalid(what.into()));
             }
-            tx.reserve(batch, payers, attempt)
+            closing::split(tx, batch, attempt, |tx, open, places| match places {
+                None => tx.reserve(open, payers, attempt),
+                Some(places) => {
+                    let payers: Vec<&str> = places.iter().map(|at| payers[*at]).collect();
+                    tx.reserve(open, &payers, attempt)
+                }
+            })
         })
     }
 
@@ -77,7 +84,7 @@ impl<'l> Tx<'l> {
         batch: &[Order<'_>],
         attempt: Attempt,
     ) -> Result<Vec<OrderOutcome>, LedgerError> {
-        self.run(|tx| tx.promise(batch, attempt))
+        self.run(|tx| closing::split(tx, batch, attempt, |tx, open, _| tx.promise(open, attempt)))
     }
 
     /// An order as this transaction sees it, `None` where it is not known.

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use tokio_postgres::error::SqlState;
 use windfall_conformance::ledger::{self, Fixture, Place};
 use windfall_ledger::{
-    Attempt, Auditor, Beat, Compared, Guard, Ledger, LedgerReader, ListCopies, Listing, OpenError, Order,
-    OrderOutcome, PostgresOptions, Sealer, TakeCopies, Unbudgeted,
+    Attempt, Auditor, Beat, Close, Closed, Compared, Guard, Ledger, LedgerReader, ListCopies, Listing,
+    OpenError, Order, OrderOutcome, PostgresOptions, Reopened, Sealer, TakeCopies, Unbudgeted,
 };
 use windfall_servers::{PostgresOptions as ServerOptions, Private};
 
@@ -137,6 +137,10 @@ impl Place for OfUsers {
         LedgerReader::connect(&self.url("windfall_look"), &self.options())
     }
 
+    fn owner(&self) -> Result<Option<Ledger>, OpenError> {
+        Ledger::connect(&self.url("windfall_migrate"), &self.options()).map(Some)
+    }
+
     fn sealer(&self) -> Result<Sealer, OpenError> {
         Sealer::connect(&self.url("windfall_seal"), &self.options())
     }
@@ -212,6 +216,36 @@ fn no_user_can_do_more_than_its_work() {
     ] {
         place.is_refused("windfall_rewards", sql);
     }
+    // Nor which activities are closed, from the moment in which the first one is.
+    let mut owner = place.owner().unwrap().unwrap();
+    let close = Close { activity: "spring-2027", operator: "ann", reason: "over", time_ms: 1 };
+    assert!(ledger.close_activity(&close).unwrap_err().to_string().contains("windfall_owner"));
+    assert_eq!(owner.close_activity(&close).unwrap(), Closed::Now);
+    for sql in [
+        "DELETE FROM closed_activities",
+        "UPDATE closed_activities SET closed_ms = 0",
+        "INSERT INTO closed_activities VALUES (1, '', '', 0, 0)",
+        "INSERT INTO detached_budgets VALUES (1, 1, 0, 0, 0)",
+        "DROP TRIGGER orders_refuse_closed ON orders",
+    ] {
+        place.is_refused("windfall_rewards", sql);
+    }
+    // The database refuses its orders, also those of a program that knows nothing of closed activities, and whatever tables it makes.
+    let forged = "CREATE TEMP TABLE closed_activities (activity bigint); \
+        INSERT INTO orders (order_key, user_id, program, amount, paid_by, created_ms, status, reason) \
+        SELECT 'forged', 7, id, 5, 1, 1, 1, 0 FROM programs";
+    let refused = place.as_user("windfall_rewards", forged).unwrap_err();
+    assert_eq!(refused.code().map(SqlState::code), Some("WF001"), "{refused:?}");
+    let anew = place.as_user("windfall_rewards", "UPDATE orders SET reason = 1").unwrap_err();
+    assert_eq!(anew.code().map(SqlState::code), Some("WF001"), "{anew:?}");
+    // Where the triggers do not work, nothing is closed and no order goes.
+    place.as_user("windfall_migrate", "ALTER TABLE orders DISABLE TRIGGER orders_refuse_closed").unwrap();
+    assert!(owner.close_activity(&close).unwrap_err().to_string().contains("disabled"));
+    place.as_user("windfall_migrate", "ALTER TABLE orders ENABLE TRIGGER orders_refuse_closed").unwrap();
+    place.prepare().unwrap();
+    place.is_refused("windfall_rewards", "DELETE FROM closed_activities");
+    assert_eq!(owner.reopen_activity("spring-2027").unwrap(), Reopened::Now);
+    drop(owner);
     // Who looks changes nothing.
     let tables = rows(
         &place.root,

@@ -3,7 +3,8 @@
 
 use windfall_contract::accounts::Withdrawal;
 use windfall_ledger::{
-    Attempt, BudgetSet, Ledger, LedgerOptions, LedgerReader, Order, Reconciliation, Unbudgeted, WithdrawalId,
+    Attempt, Auditor, BudgetSet, Close, Detach, DetachBegun, DetachedBudget, DifferenceState, Ledger,
+    LedgerOptions, LedgerReader, Order, Reconciliation, Unbudgeted, WithdrawalId,
 };
 
 fn damaged_by(sql: &str) -> (Reconciliation, Vec<u32>) {
@@ -166,6 +167,60 @@ fn each_kind_of_damage_is_found() {
         assert!(field(&found) > 0, "{name}: {found:?}");
         assert!(!found.is_clean(), "{name}");
     }
+}
+
+/// What was paid before an activity was closed needs no order once these are detached; whatever is paid behind is found.
+#[test]
+fn a_credit_behind_a_detached_activity_is_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("ledger.db");
+    let options = LedgerOptions { unbudgeted: Unbudgeted::Allow, ..LedgerOptions::default() };
+    let mut ledger = Ledger::open(&path, &options).unwrap();
+    let (activity, scene, bonus_type) = ("spring", "rain", "cash");
+    let order =
+        |trade_no| Order { trade_no, user_id: 1, activity, scene, bonus_type, amount: 10, time_ms: 1 };
+    ledger.apply(&[order("a"), order("b")]).unwrap();
+    ledger.close_activity(&Close { activity, operator: "ann", reason: "over", time_ms: 5 }).unwrap();
+    let rows = ledger.reader().unwrap().orders_of_activity(activity, "").unwrap().rows;
+    let budgets = [DetachedBudget { budget: rows[0].budget, orders: 2, credited: 2, amount: 20 }];
+    let detach = Detach { activity, closed_ms: 5, export: "e", budgets: &budgets, time_ms: 6 };
+    assert_eq!(ledger.begin_detach(&detach).unwrap(), DetachBegun::Now);
+    assert_eq!(ledger.detach_step(activity, "", 7).unwrap().orders, 2);
+    drop(ledger);
+    let count = |sql: &str| {
+        let copies = tempfile::tempdir().unwrap();
+        let copy = copies.path().join("copy.db");
+        std::fs::copy(&path, &copy).unwrap();
+        let raw = rusqlite::Connection::open(&copy).unwrap();
+        raw.execute_batch("DROP TRIGGER transfers_no_update; DROP TRIGGER transfers_no_delete").unwrap();
+        raw.execute_batch(sql).unwrap();
+        drop(raw);
+        let found = LedgerReader::open(&copy).unwrap().reconcile().unwrap();
+        let mut auditor = Auditor::open(&copy).unwrap();
+        while auditor.increment(10).unwrap().has_more {}
+        let differences = auditor.differences(Some(DifferenceState::Open), 0, 100).unwrap();
+        (found.transfers_without_order, found.wrong_detached, differences.len())
+    };
+    assert_eq!(count(""), (0, 0, 0));
+    let paid_again = "INSERT INTO transfers SELECT 99, kind, asset, debit, debit_holder, credit, credit_holder, amount, id, 1, \
+        reference FROM transfers WHERE reference = 'a spring'";
+    assert_eq!(count(paid_again), (1, 0, 1), "with the number of an order that has gone");
+    let other_amount = "UPDATE transfers SET amount = 11 WHERE reference = 'a spring'";
+    assert_eq!(count(other_amount), (0, 1, 0));
+    let gone = "DELETE FROM transfers WHERE reference = 'a spring'";
+    assert_eq!(count(gone), (0, 1, 0));
+    let raw = rusqlite::Connection::open(&path).unwrap();
+    for refused in [
+        "DELETE FROM closed_activities",
+        "UPDATE detached_budgets SET credited = 3",
+        "DELETE FROM detached_budgets",
+    ] {
+        assert!(raw.execute_batch(refused).is_err(), "{refused}");
+    }
+    let forged = "INSERT INTO orders (order_key, user_id, program, amount, status, reason, paid_by, created_ms, payer) \
+        SELECT 'a spring', 1, id, 10, 1, 0, 9, 1, '' FROM programs";
+    let refused = raw.execute_batch(forged).unwrap_err().to_string();
+    assert!(refused.contains("the activity is closed"), "by a build that does not know it, too: {refused}");
 }
 
 #[test]

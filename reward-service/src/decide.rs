@@ -372,7 +372,10 @@ impl<'l, 'j> Round<'l, 'j> {
             Finish::Done => return Ok(GrantReply::Credited),
             Finish::Before => return Ok(GrantReply::AlreadyCredited),
             Finish::Otherwise | Finish::Unknown => {
-                tracing::error!(trade_no, "a downstream has paid an order that it had refused before")
+                tracing::error!(
+                    trade_no,
+                    "a downstream has paid an order that it had refused before, or whose activity is closed"
+                )
             }
         }
         // The money is paid out, so it must be recorded: against the budget again, or in the archive for an operator
@@ -381,6 +384,11 @@ impl<'l, 'j> Round<'l, 'j> {
             Some(OrderOutcome::Reserved) => {
                 self.tx.post(&[order.id()], self.now_ms)?;
                 Ok(GrantReply::Credited)
+            }
+            Some(OrderOutcome::Rejected(Reason::ActivityClosed)) => {
+                let detail = "paid downstream after its activity was closed: settle it with the payer";
+                self.archive(Some(trade_no), event, Rejection::ActivityClosed, detail);
+                Ok(GrantReply::Rejected(Rejection::ActivityClosed))
             }
             _ => {
                 let detail =
@@ -467,6 +475,7 @@ pub(crate) const fn rejection(reason: Reason) -> Rejection {
         Reason::Unbudgeted => Rejection::Unbudgeted,
         Reason::OverOrderCap => Rejection::OverOrderCap,
         Reason::OverTypeCap => Rejection::OverTypeCap,
+        Reason::ActivityClosed => Rejection::ActivityClosed,
     }
 }
 

@@ -31,6 +31,8 @@ declare_metrics! {
             pub over_order_cap: u64 as "over_order_cap",
             /// Rejected since the cap of its type over all activities has no room.
             pub over_type_cap: u64 as "over_type_cap",
+            /// Rejected since its activity is closed.
+            pub activity_closed: u64 as "activity_closed",
             /// Rejected for any other reason.
             pub rejected: u64 as "rejected",
             /// To be asked again because of a downstream.
@@ -57,6 +59,7 @@ impl TypeStats {
             GrantReply::Rejected(Rejection::Unbudgeted) => &mut self.unbudgeted,
             GrantReply::Rejected(Rejection::OverOrderCap) => &mut self.over_order_cap,
             GrantReply::Rejected(Rejection::OverTypeCap) => &mut self.over_type_cap,
+            GrantReply::Rejected(Rejection::ActivityClosed) => &mut self.activity_closed,
             GrantReply::Rejected(_) => &mut self.rejected,
             GrantReply::Retry {
                 reason: RetryReason::DownstreamRetry | RetryReason::DownstreamTimeout,

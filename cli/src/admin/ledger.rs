@@ -1,5 +1,10 @@
-//! `windfall ledger`: seals the journal, proves that nobody has changed what was sealed, prepares a ledger for users with few
-//! rights, and brings up a ledger that older versions wrote.
+//! `windfall ledger`: seals the journal, proves that nobody has changed what was sealed, ends activities and exports their rows,
+//! prepares a ledger for users with few rights, and brings up a ledger that older versions wrote.
+
+mod closing;
+mod export;
+mod manifest;
+mod parquet;
 
 use super::{now_ms, utc};
 use crate::drivers::{LedgerMark, Migration};
@@ -50,6 +55,52 @@ pub enum LedgerCommand {
         /// Print one JSON object
         #[arg(long)]
         json: bool,
+    },
+    /// Close an activity that is over: the ledger gives nothing more for it, whoever asks
+    ///
+    /// Events of it that come all the same are archived with the reason activity_closed; look first that none waits in a
+    /// topic any more. In PostgreSQL all processes must be of a release that knows closed activities (docs/retention.md), and
+    /// the tables' owner runs this. A ledger in a file is closed while no process has it open. It refuses while orders of the activity wait
+    /// for their payers, and while its budgets move.
+    Close(closing::CloseArgs),
+    /// Open a closed activity again, if none of its orders has left the ledger
+    Reopen(closing::ActivityPlace),
+    /// List the closed activities
+    Closed {
+        /// The options file of the services, which names the ledger
+        #[arg(long)]
+        config: Option<PathBuf>,
+        /// The directory of the process's own files, in place of the option `data`
+        #[arg(long)]
+        data: Option<PathBuf>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Export all rows of a closed activity: its orders, their transfers and its entries of the failure archive, as Parquet, with
+    /// a manifest
+    ///
+    /// Services may run meanwhile. The folder has its name when all of it is durable; until then it is FOLDER.partial. What it has is
+    /// read back and compared before it is said to be done.
+    Export(export::ExportArgs),
+    /// Compare the files of an export, and each order in them, with its manifest; the exit code is 1 if anything differs
+    CheckExport {
+        /// The folder of the export
+        folder: PathBuf,
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Delete the orders of a closed activity from the ledger, after comparing each of them with an export
+    ///
+    /// Transfers stay: users' statements and the chain of seals are as they were, and an order that has gone is never credited
+    /// again. Services may run meanwhile. What dies is run again, and goes on. There is no way back.
+    Detach {
+        #[command(flatten)]
+        place: closing::ActivityPlace,
+        /// The folder of the export that has the orders
+        #[arg(long, value_name = "FOLDER")]
+        export: PathBuf,
     },
     /// Make the tables of a ledger in PostgreSQL as the user who is to own them, and give the groups of
     /// deploy/postgres/roles.sql their rights on them
@@ -122,6 +173,12 @@ pub fn run(command: &LedgerCommand) -> Result<Outcome> {
             seal(sealer, &mut anchor, mark.as_ref(), *every_s, *json)
         }
         LedgerCommand::Verify { place, json } => verify(place, *json),
+        LedgerCommand::Close(args) => closing::close(args),
+        LedgerCommand::Reopen(place) => closing::reopen(place),
+        LedgerCommand::Closed { config, data, json } => closing::list(config.as_deref(), data.clone(), *json),
+        LedgerCommand::Export(args) => export::run(args),
+        LedgerCommand::CheckExport { folder, json } => export::check(folder, *json),
+        LedgerCommand::Detach { place, export } => closing::detach(place, export),
         LedgerCommand::Prepare { config } => prepare(config.as_deref()),
         LedgerCommand::Migrate { config, how } => migrate(config.as_deref(), *how),
     }

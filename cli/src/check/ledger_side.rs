@@ -83,6 +83,7 @@ fn check_sums(book: &mut Book, ledger: &LedgerReader, rules: &dyn ChangeRules) -
         ("reversals and adjustments that are not those of operators' acts", sums.wrong_acts),
         ("budgets beyond their total", sums.budgets_over),
         ("budgets whose reserved part is not the sum of their orders", sums.wrong_reserved),
+        ("budgets whose transfers do not pay what their detached orders were credited", sums.wrong_detached),
     ];
     for (what, count) in wrong {
         if count > 0 {

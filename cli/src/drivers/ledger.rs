@@ -140,6 +140,18 @@ impl LedgerAt {
         .context("the ledger cannot be prepared")
     }
 
+    /// Opens it for many reads, one after the other: in PostgreSQL each sees what is committed by then, and none holds back the
+    /// cleaning of old rows. Blocks.
+    pub fn open_kept_reader(&self, data: &Path) -> Result<LedgerReader> {
+        // A first connection that writes would make the tables where there are none.
+        drop(self.open_reader(data)?);
+        let opened = match self {
+            Self::File => LedgerReader::open(place::ledger(data)),
+            Self::Postgres(at) => at.open_when_used(Unbudgeted::Refuse)?.reader(),
+        };
+        opened.context("the ledger cannot be read")
+    }
+
     /// Opens it for reading alone. Blocks.
     pub fn open_reader(&self, data: &Path) -> Result<LedgerReader> {
         match self {

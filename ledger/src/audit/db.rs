@@ -109,6 +109,9 @@ pub(crate) trait AuditDb: Debug + Send {
     /// Whether the tables of operators' acts are there.
     fn has_acts(&self) -> Result<bool, LedgerError>;
 
+    /// Whether those of closed activities are there.
+    fn has_closed(&self) -> Result<bool, LedgerError>;
+
     fn guard_by(&mut self, guard: Arc<Guard>) -> Result<(), OpenError>;
 
     /// Compares the ledger with its marks now.

@@ -8,7 +8,7 @@ use crate::journal::{
     BUDGET, CLEARING, DIRECT, FUNDING, PAYOUT, PENDING, POST, REVERSAL, SETTLEMENT, USER, VOID,
 };
 use crate::key::{ACT, number_of};
-use crate::reconcile::{act_of_transfer, activity_of_transfer, done_acts, moved_by_acts};
+use crate::reconcile::{act_of_transfer, activity_of_transfer, done_acts, moved_by_acts, of_detached};
 
 /// `audit_sums.kind` of what a budget key gave; its own number is that of the budget's account.
 pub(super) const USED: i64 = BUDGET;
@@ -143,7 +143,13 @@ fn add_to_pending(place: &str) -> String {
 ///
 /// Each order is looked at by its key, except those that `near` selects, which are right. The look is an expression and no join, so
 /// that no database comes to read all orders for it.
-fn wrong_payments(place: &str, near: Option<&str>) -> String {
+fn wrong_payments(place: &str, near: Option<&str>, has_closed: bool) -> String {
+    // What has gone with its activity is not missing.
+    let absent = if has_closed {
+        format!("CASE WHEN {} THEN {RIGHT} ELSE 0 END", of_detached("place"))
+    } else {
+        "0".to_owned()
+    };
     let payer = "coalesce((SELECT p.name FROM names p WHERE p.id = t.credit_holder), '')";
     let unlike = format!(
         "t.amount <> o.amount OR (t.credit = {USER} AND t.credit_holder <> o.user_id)
@@ -157,13 +163,13 @@ fn wrong_payments(place: &str, near: Option<&str>) -> String {
     });
     format!(
         "WITH suspect AS MATERIALIZED (
-            SELECT id, asset, debit_holder, credit, credit_holder, amount, reference FROM transfers t
+            SELECT id, asset, debit_holder, credit, credit_holder, amount, reference, {place} AS place FROM transfers t
             WHERE {place} >= $1 AND {place} < $2 AND {} {but_near}
         ), judged AS (
             SELECT t.id, t.asset, t.amount, t.reference, coalesce((
                 SELECT CASE WHEN o.status <> 1 THEN 0 WHEN o.paid_by <> t.id THEN 1 WHEN {unlike} THEN 2 ELSE {RIGHT} END
                 FROM orders o WHERE o.order_key = t.reference AND o.program = t.debit_holder
-            ), 0) AS verdict FROM suspect t
+            ), {absent}) AS verdict FROM suspect t
         )
         SELECT j.id, j.reference, j.amount, n.name, j.verdict FROM judged j LEFT JOIN names n ON n.id = j.asset
         WHERE j.verdict <> {RIGHT} ORDER BY j.id LIMIT {}",
@@ -320,7 +326,7 @@ fn payments(
     found: &mut Vec<Found>,
 ) -> Result<bool, LedgerError> {
     let near = db.orders_near(params, count)?;
-    let sql = wrong_payments(db.place(), near.as_deref());
+    let sql = wrong_payments(db.place(), near.as_deref(), db.has_closed()?);
     let rows = if near.is_some() { db.rows_hashed(&sql, params)? } else { db.rows(&sql, params)? };
     for row in &rows {
         let (id, amount) = (row[0].int()?, row[2].int()?);

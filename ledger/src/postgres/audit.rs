@@ -4,6 +4,7 @@ use super::acts;
 use super::audit_near::{self, PAYMENTS_MIN, SAMPLED};
 use super::audit_packed::{self, ADD_MIN};
 use super::budget_keys::cell;
+use super::closing;
 use super::link::{Address, Link, Purpose};
 use super::options::PostgresOptions;
 use super::position;
@@ -246,6 +247,10 @@ impl AuditDb for PgAudit {
 
     fn has_acts(&self) -> Result<bool, LedgerError> {
         acts::are_there(&*self.session()?)
+    }
+
+    fn has_closed(&self) -> Result<bool, LedgerError> {
+        closing::are_there(&*self.session()?)
     }
 
     fn guard_by(&mut self, guard: Arc<Guard>) -> Result<(), OpenError> {

@@ -7,6 +7,7 @@ use super::acts::{TRY_LOCK, are_there};
 use super::budget_keys::{cell, text};
 use super::budgets;
 use super::link::Link;
+use super::places::{Place, end};
 use super::session::Session;
 use super::shape::spell_check;
 use super::state::PgTx;
@@ -22,7 +23,6 @@ use crate::journal::{Account, BUDGET, Entry, USER};
 use crate::model::{CREDITED, RESERVED};
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::fmt;
 
 /// The pages of the orders' table that one statement reads: 128 KiB, some 1,500 orders.
 const PAGES: u32 = 16;
@@ -32,9 +32,6 @@ const STATEMENTS: usize = 32;
 const PROGRAMS: &str = "SELECT p.id, p.asset FROM programs p JOIN names a ON a.id = p.activity \
     JOIN names b ON b.id = p.asset JOIN names s ON s.id = p.scene \
     WHERE a.name = $1 AND b.name = $2 AND ($3 = '' OR s.name = $3)";
-/// The pages of the table, and whether the server reads some of them without all (from version 14 on).
-const END: &str = "SELECT (pg_relation_size('orders') / current_setting('block_size')::bigint)::bigint, \
-    current_setting('server_version_num')::int >= 140000";
 const SELECT: &str = "SELECT o.ctid::text, o.order_key FROM orders o \
     WHERE o.ctid > $1::text::tid AND o.ctid < $2::text::tid AND o.status = $3 AND o.program = ANY($4) \
     AND o.created_ms >= $5 AND o.created_ms < $6 AND o.amount BETWEEN $7 AND $8 \
@@ -57,55 +54,6 @@ const INSERT_PARTS: &str = "INSERT INTO acts (key, nth, kind, subject, deed, rea
 const INSERT_ENDS: &str = "INSERT INTO act_ends (act, outcome, amount, detail, operator, actor, time_ms) \
     SELECT w.act, w.outcome, w.amount, w.detail, $5::text, $6::text, $7::bigint \
     FROM unnest($1::bigint[], $2::smallint[], $3::bigint[], $4::text[]) AS w(act, outcome, amount, detail)";
-
-/// A place in the table of orders.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
-    page: u32,
-    item: u16,
-}
-
-impl Place {
-    /// The place before all orders, if there is no text.
-    fn of(text: &str) -> Result<Self, LedgerError> {
-        if text.is_empty() {
-            return Ok(Self { page: 0, item: 0 });
-        }
-        let inner = text.strip_prefix('(').and_then(|text| text.strip_suffix(')'));
-        let parsed = inner
-            .and_then(|inner| inner.split_once(','))
-            .and_then(|(page, item)| Some(Self { page: page.parse().ok()?, item: item.parse().ok()? }));
-        parsed.ok_or_else(|| LedgerError::Invalid(format!("{text:?} is no place from which to go on")))
-    }
-}
-
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "({},{})", self.page, self.item)
-    }
-}
-
-/// How many pages the table has.
-fn end(session: &Session) -> Result<i64, LedgerError> {
-    let rows = session.query(END, &[])?;
-    let row = rows.first().ok_or_else(|| LedgerError::Sql("a row is missing".into()))?;
-    if !cell::<bool>(row, 1)? {
-        return Err(LedgerError::Invalid("corrections need PostgreSQL 14 or newer".into()));
-    }
-    cell(row, 0)
-}
-
-impl Place {
-    /// The place behind the pages that a statement reads from this one on.
-    const fn behind(self) -> Self {
-        Self { page: self.page.saturating_add(PAGES), item: 0 }
-    }
-
-    /// Whether a table of so many pages goes on behind it.
-    fn is_before(self, end: i64) -> bool {
-        i64::from(self.page) < end
-    }
-}
 
 /// The budget keys of a selection, and the number of its bonus type.
 fn programs(session: &Session, which: &Selection) -> Result<(Vec<i64>, i64), LedgerError> {
@@ -145,7 +93,7 @@ impl CorrectionReads for Link {
     fn survey(&self, which: &Selection, keep: i64, after: &str) -> Result<Survey, LedgerError> {
         let session = self.session()?;
         session.need_journal()?;
-        let (mut from, end) = (Place::of(after)?, end(&session)?);
+        let (mut from, end) = (Place::of(after)?, end(&session, "orders")?);
         let (programs, asset) = programs(&session, which)?;
         let mut sum = Survey::default();
         if programs.is_empty() {
@@ -155,7 +103,7 @@ impl CorrectionReads for Link {
         let sql = spell_check(session.shape(), &sql);
         let Selection { activity, from_ms, to_ms, min_amount, max_amount, .. } = which;
         for _ in 0..STATEMENTS {
-            let (place, below) = (from.to_string(), from.behind().to_string());
+            let (place, below) = (from.to_string(), from.behind(PAGES).to_string());
             let rows = session.query_with(
                 &sql,
                 &[&place, &below, &programs, from_ms, to_ms, min_amount, max_amount, &asset, activity, &keep],
@@ -171,7 +119,7 @@ impl CorrectionReads for Link {
                 orders_reserved: cell(row, 6)?,
                 next: None,
             });
-            from = from.behind();
+            from = from.behind(PAGES);
             if !from.is_before(end) {
                 return Ok(sum);
             }
@@ -194,7 +142,7 @@ impl CorrectionSteps for PgTx<'_> {
         after: &str,
         limit: usize,
     ) -> Result<(Vec<String>, Option<String>), LedgerError> {
-        let (mut from, end) = (Place::of(after)?, end(self.session)?);
+        let (mut from, end) = (Place::of(after)?, end(self.session, "orders")?);
         let (programs, _) = programs(self.session, which)?;
         if programs.is_empty() {
             return Ok((Vec::new(), None));
@@ -202,7 +150,7 @@ impl CorrectionSteps for PgTx<'_> {
         let (credited, most) = (small(CREDITED)?, i64::try_from(limit).unwrap_or(i64::MAX));
         let Selection { from_ms, to_ms, min_amount, max_amount, .. } = which;
         for _ in 0..STATEMENTS {
-            let (place, below) = (from.to_string(), from.behind().to_string());
+            let (place, below) = (from.to_string(), from.behind(PAGES).to_string());
             let rows = self.session.query(
                 SELECT,
                 &[
@@ -219,7 +167,7 @@ impl CorrectionSteps for PgTx<'_> {
                 ],
             )?;
             let last = rows.last().map(|row| Place::of(text(row, 0)?)).transpose()?;
-            from = last.filter(|_| rows.len() >= limit).unwrap_or_else(|| from.behind());
+            from = last.filter(|_| rows.len() >= limit).unwrap_or_else(|| from.behind(PAGES));
             let next = from.is_before(end).then(|| from.to_string());
             if !rows.is_empty() || next.is_none() {
                 let keys = rows.iter().map(|row| Ok(text(row, 1)?.to_owned()));
@@ -440,17 +388,6 @@ impl PgTx<'_> {
 mod tests {
     use super::*;
     use crate::journal::Kind;
-
-    #[test]
-    fn a_place_is_read_as_it_is_shown() {
-        for place in [Place { page: 0, item: 1 }, Place { page: u32::MAX, item: u16::MAX }] {
-            assert_eq!(Place::of(&place.to_string()).unwrap(), place);
-        }
-        assert_eq!(Place::of("").unwrap(), Place { page: 0, item: 0 });
-        for bad in ["(1)", "1,2", "(1,2", "(-1,2)", "(1,70000)", "(1,2)'; --"] {
-            assert!(Place::of(bad).is_err(), "{bad}");
-        }
-    }
 
     #[test]
     fn of_two_orders_of_a_user_the_second_finds_what_the_first_has_left() {

@@ -70,7 +70,8 @@ impl PgTx<'_> {
             }
         };
         if let Some(lost) = old.iter().map(|at| &keys[*at]).find(|key| !stored.contains_key(&***key)) {
-            return Err(LedgerError::Damaged(format!("order {lost} was there, and has vanished")));
+            // Its activity is closed, and it was detached in between: the repeat is refused.
+            return Err(LedgerError::Contended(format!("order {lost} was there, and has gone")));
         }
         let payer_ids = self.budget_keys.payers(self.session, payers)?;
         let (budget_keys, payer_ids) = (&budget_keys[..], &payer_ids[..]);

@@ -33,10 +33,10 @@ BEGIN
     LOOP
         EXECUTE format('REVOKE DELETE ON %s.%s FROM windfall_writer', place, one);
     END LOOP;
-    -- The shape of the tables is their owner's, and which keys orders may have.
+    -- The shape of the tables is their owner's, which keys orders may have, and which activities are closed.
     FOR one IN
         SELECT quote_ident(tablename) FROM pg_tables WHERE schemaname = current_schema()
-            AND tablename IN ('schema_version', 'bare_orders')
+            AND tablename IN ('schema_version', 'bare_orders', 'closed_activities', 'detached_budgets')
     LOOP
         EXECUTE format('REVOKE INSERT, UPDATE, DELETE ON %s.%s FROM windfall_writer', place, one);
     END LOOP;

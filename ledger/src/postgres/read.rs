@@ -4,7 +4,7 @@ use super::budget_keys::{cell, text};
 use super::link::Link;
 use super::session::Session;
 use super::shape::Shape;
-use super::{acts, archive, chain, orders as rows, withdrawals};
+use super::{acts, archive, chain, closing, orders as rows, withdrawals};
 use crate::archive::{ArchiveFilter, Archived, Replay};
 use crate::chain::{Names, Page, Row as Sealed, Seal, Unsealed};
 use crate::contract::{Lines, Read};
@@ -273,7 +273,8 @@ impl Link {
 impl Read for Link {
     fn lines(&self) -> Result<Lines<'_>, LedgerError> {
         let mut extra = HashMap::new();
-        for row in &self.session()?.query_once(&reconcile::extra_transfers())? {
+        let closed = closing::place(&*self.session()?)?;
+        for row in &self.session()?.query_once(&reconcile::extra_transfers(closed))? {
             extra.insert(text(row, 0)?.to_owned(), u32::try_from(cell::<i64>(row, 1)?).unwrap_or(u32::MAX));
         }
         Ok(Box::new(OrderLines {
@@ -389,7 +390,8 @@ impl Read for Link {
     fn reconcile(&self) -> Result<Reconciliation, LedgerError> {
         self.at_one_moment(|session| {
             let has_acts = acts::are_there(session)?;
-            reconcile::reconcile(has_acts, |sql, columns| {
+            let closed = closing::place(session)?;
+            reconcile::reconcile(has_acts, closed, |sql, columns| {
                 let rows = session.query_once(sql)?;
                 let row = rows.first().ok_or_else(|| LedgerError::Sql("a count is missing".into()))?;
                 (0..columns).map(|at| Ok(cell::<i64>(row, at)?.unsigned_abs())).collect()

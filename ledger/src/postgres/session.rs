@@ -5,10 +5,12 @@ use super::options::PostgresOptions;
 use super::shape::{Shape, spell, spell_check};
 use super::tls::Tls;
 use super::wait::wait;
+use crate::closing;
 use crate::error::{LedgerError, OpenError};
+use crate::model::Order;
 use futures_util::future::{join, try_join3};
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
@@ -28,6 +30,9 @@ const GOODBYE: Duration = Duration::from_millis(200);
 
 /// The server's function that refuses a prepared statement whose columns have other types by now.
 const PLAN_CHANGED: &str = "RevalidateCachedQuery";
+
+/// The state with which the database refuses orders of closed activities; the detail is their names.
+pub(super) const CLOSED: &str = "WF001";
 
 /// Connections of this process so far.
 static COUNT: AtomicU64 = AtomicU64::new(0);
@@ -53,6 +58,8 @@ pub(crate) struct Session {
     hides_log: Cell<Option<bool>>,
     /// Whether the tables of operators' acts were found.
     has_acts: Cell<bool>,
+    /// The activities that the database has called closed. They may be open again by now.
+    closed: RefCell<BTreeSet<String>>,
     /// The number of this connection, which no other one of this process has.
     number: u64,
     _io: Io,
@@ -177,6 +184,7 @@ impl Session {
             looked_at: Cell::new(None),
             hides_log: Cell::new(None),
             has_acts: Cell::new(false),
+            closed: RefCell::default(),
             number: COUNT.fetch_add(1, Ordering::Relaxed) + 1,
             _io: io,
         };
@@ -278,6 +286,11 @@ impl Session {
     /// Notes whether the tables of operators' acts were found.
     pub fn set_acts(&self, found: bool) {
         self.has_acts.set(found);
+    }
+
+    /// Those of these orders' activities that the database has called closed. They may be open again by now.
+    pub fn perhaps_closed(&self, batch: &[Order<'_>]) -> BTreeSet<String> {
+        closing::among(&self.closed.borrow(), batch)
     }
 
     /// Notes whether the server does not say where its write-ahead log is.
@@ -457,6 +470,12 @@ impl Session {
             code if code.code().starts_with("53") || code.code().starts_with("25P") => {
                 self.broken.set(true);
                 LedgerError::Unavailable(what)
+            }
+            code if code.code() == CLOSED => {
+                // The transaction is repeated, and leaves its orders out.
+                let names = error.as_db_error().and_then(DbError::detail).unwrap_or_default();
+                self.closed.borrow_mut().extend(names.split('\x1f').map(str::to_owned));
+                LedgerError::Contended("an activity of these orders was closed".into())
             }
             // Spelled for tables that are gone by now: they were migrated, or an older copy was loaded in their place.
             &SqlState::UNDEFINED_COLUMN | &SqlState::UNDEFINED_TABLE => self.tables_changed(what),

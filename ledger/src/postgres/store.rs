@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// A connection that writes.
 #[derive(Debug)]
 pub(crate) struct PgLedger {
-    link: Link,
+    pub(super) link: Link,
     budget_keys: BudgetKeys,
     numbers: Numbers,
     /// The connection on which the numbers were drawn and the budget keys were read; 0 for none.
@@ -40,7 +40,7 @@ impl PgLedger {
 
     /// Connects where the connection was lost. Returns whether it is another one than that of the last transaction,
     /// whichever use has made it.
-    fn connected(&mut self) -> Result<bool, LedgerError> {
+    pub(super) fn connected(&mut self) -> Result<bool, LedgerError> {
         let number = self.link.session_mut()?.0.number();
         let is_new = number != self.connection;
         if is_new {

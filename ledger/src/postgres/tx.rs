@@ -2,7 +2,7 @@
 
 use super::budget_keys::{self, cell};
 use super::state::PgTx;
-use super::{archive, budgets, read};
+use super::{archive, budgets, closing, read};
 use crate::archive::{ArchiveEntry, Replay};
 use crate::contract::Transaction;
 use crate::decision::Goal;
@@ -32,6 +32,10 @@ impl PgTx<'_> {
 }
 
 impl Transaction for PgTx<'_> {
+    fn closed(&mut self, batch: &[Order<'_>]) -> Result<BTreeSet<String>, LedgerError> {
+        closing::closed(self.session, batch)
+    }
+
     fn apply(&mut self, batch: &[Order<'_>], attempt: Attempt) -> Result<Vec<OrderOutcome>, LedgerError> {
         self.each(batch, &[], attempt, Goal::Credit)
     }

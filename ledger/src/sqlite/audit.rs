@@ -2,7 +2,7 @@
 //! number: one writer draws the numbers under the file's write lock, so whatever can be read is final, and nothing comes in
 //! front of it any more.
 
-use super::{acts, position, schema};
+use super::{acts, closing, position, schema};
 use crate::audit::{AuditDb, AuditError, Cell, TABLE_SETS, Value};
 use crate::error::{LedgerError, OpenError};
 use crate::guard::Guard;
@@ -112,6 +112,10 @@ impl AuditDb for SqliteAudit {
 
     fn has_acts(&self) -> Result<bool, LedgerError> {
         acts::are_there(&self.db)
+    }
+
+    fn has_closed(&self) -> Result<bool, LedgerError> {
+        Ok(closing::are_there(&self.db)?)
     }
 
     fn guard_by(&mut self, guard: Arc<Guard>) -> Result<(), OpenError> {

@@ -6,6 +6,7 @@ mod audit;
 mod budget_keys;
 mod budgets;
 mod chain;
+mod closing;
 mod copies;
 mod corrections;
 mod credit;

@@ -1,7 +1,7 @@
 //! Opens a file: the pragmas, the schema's version, and the writer's lock.
 
-use super::acts;
 use super::tables::{BUDGET_CHECK, MIGRATIONS};
+use super::{acts, closing};
 use crate::error::OpenError;
 use crate::model::Unbudgeted;
 use rusqlite::{Connection, OpenFlags};
@@ -107,6 +107,7 @@ pub(crate) fn open_writer(
         migrate(&db, found).map_err(sql)?;
     }
     db.execute_batch(acts::TABLES).map_err(sql)?;
+    db.execute_batch(closing::TABLES).map_err(sql)?;
     Ok((db, lock))
 }
 

@@ -6,7 +6,7 @@ use crate::budget::Shards;
 use crate::error::LedgerError;
 use crate::model::Unbudgeted;
 use rusqlite::Connection;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A connection that writes, with its cache of budget keys.
 #[derive(Debug)]
@@ -16,11 +16,13 @@ pub(crate) struct Connected {
     pub(super) budget_keys: BudgetKeys,
     /// Whether orders may be stored under their numbers alone, since before version 6, or withdrawals under their ids.
     pub(super) has_bare: bool,
+    /// The closed activities. Nobody else closes one while the file is open.
+    pub(super) closed: BTreeSet<String>,
 }
 
 impl Connected {
-    pub fn new(db: Connection, unbudgeted: Unbudgeted, has_bare: bool) -> Self {
-        Self { db, unbudgeted, budget_keys: BudgetKeys::default(), has_bare }
+    pub fn new(db: Connection, unbudgeted: Unbudgeted, has_bare: bool, closed: BTreeSet<String>) -> Self {
+        Self { db, unbudgeted, budget_keys: BudgetKeys::default(), has_bare, closed }
     }
 }
 

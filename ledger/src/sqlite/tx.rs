@@ -4,6 +4,7 @@ use super::state::SqliteTx;
 use super::transfers::Transfers;
 use super::{archive, query};
 use crate::archive::{ArchiveEntry, Replay};
+use crate::closing;
 use crate::contract::Transaction;
 use crate::decision::Goal;
 use crate::error::LedgerError;
@@ -11,7 +12,7 @@ use crate::key::{OrderId, WithdrawalId};
 use crate::model::{Attempt, BudgetRaised, BudgetSet, Finish, Order, OrderOutcome};
 use crate::withdrawal::{End, Held, HoldOutcome};
 use rusqlite::OptionalExtension;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use windfall_contract::accounts::{Reason, Status, StoredOrder};
 
 impl SqliteTx<'_> {
@@ -30,6 +31,10 @@ impl SqliteTx<'_> {
 }
 
 impl Transaction for SqliteTx<'_> {
+    fn closed(&mut self, batch: &[Order<'_>]) -> Result<BTreeSet<String>, LedgerError> {
+        Ok(closing::among(&self.ledger.closed, batch))
+    }
+
     fn apply(&mut self, batch: &[Order<'_>], attempt: Attempt) -> Result<Vec<OrderOutcome>, LedgerError> {
         match attempt {
             Attempt::Normal => self.credit(batch, attempt),

@@ -7,6 +7,7 @@ mod acts;
 mod archive;
 mod budgets;
 mod chain;
+mod closing;
 mod concurrent;
 mod corrections;
 mod model;
@@ -46,6 +47,14 @@ pub trait Place: Send + Sync {
     /// # Errors
     /// What the database says; it fails the check.
     fn reader(&self) -> Result<LedgerReader, OpenError>;
+
+    /// Opens it as the owner of its tables, where that is another user than who writes it. None: who writes it owns it.
+    ///
+    /// # Errors
+    /// What the database says; it fails the check.
+    fn owner(&self) -> Result<Option<Ledger>, OpenError> {
+        Ok(None)
+    }
 
     /// Opens it for sealing.
     ///
@@ -137,6 +146,12 @@ pub const CHECKS: &[Check] = &[
     ),
     ("writers at once carry two corrections out: each order is taken back once", corrections::at_once),
     ("random acts among grants and withdrawals: each thing once, all sums zero", acts::random),
+    ("a closed activity gives nothing more, and others go on", closing::gives_nothing),
+    ("a closed activity is opened again while its orders are there", closing::reopened),
+    ("the rows of a closed activity are read as a whole, and its orders go", closing::rows_and_orders_go),
+    ("orders that an export lacks are noticed when they have gone", closing::wrong_export),
+    ("writers at once grant what is being closed: nothing comes behind", closing::at_once),
+    ("a place that is none is refused, and an activity that is none has no rows", closing::bad_places),
     ("each transfer is sealed once, in ranges of whole transactions", chain::seals_once),
     ("writers and sealers at once: each transfer is sealed once, and the chain is whole", chain::at_once),
 ];

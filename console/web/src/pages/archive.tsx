@@ -40,6 +40,7 @@ export const REASONS = [
   "budget_exhausted",
   "over_order_cap",
   "over_type_cap",
+  "activity_closed",
   "unbudgeted",
   "conflict",
   "downstream_refused",

@@ -1,0 +1,375 @@
+//! Closed activities. Their tables are no part of the schema's version, and are made with the first one that is closed, by the owner of
+//! the others.
+//!
+//! An activity is closed under a lock of the table of orders, so every transaction that has written orders has ended, and every
+//! later one meets the trigger, which sees what is committed when it runs. A connection asks for nothing until
+//! the trigger has refused it: then it knows the activity by name, repeats the transaction, and asks whether the activity is still closed
+//! whenever an order of it comes. While nothing is closed there is no trigger, and nothing costs anything.
+
+use super::budget_keys::{cell, text};
+use super::link::Link;
+use super::places::{Place, end};
+use super::session::Session;
+use super::shape::Shape;
+use super::store::PgLedger;
+use crate::closing::{
+    Close, Closed, ClosedActivity, ClosingSteps, Detach, DetachBegun, DetachStep, Detached, Reopened,
+    not_begun,
+};
+use crate::error::LedgerError;
+use crate::model::Order;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// How long the lock of the orders is waited for at once, and the pause before it is asked for again: who waits for it lets no
+/// grant through.
+const LOCK_MS: u64 = 2_000;
+const LOCK_PAUSE: Duration = Duration::from_millis(1_000);
+const LOCK_ATTEMPTS: u32 = 10;
+/// The pages of the orders' table that one step reads: 2 MiB, some 24,000 orders.
+const DETACH_PAGES: u32 = 256;
+/// How many reserved orders are counted at most.
+const COUNTED_MAX: i64 = 1_000;
+/// What stands in front of a place, if the pass that has come to it has deleted orders.
+const DELETED: &str = "+";
+
+/// `WF001` is [`CLOSED`](super::session::CLOSED). No order of a closed activity is inserted or changed: none is reserved when it is
+/// closed, so whoever changes one asks for money. The function has its owner's rights and its owner's tables, so that nothing depends on
+/// who inserts.
+const TABLES: &str = r#"
+DO $$ DECLARE allowed record; BEGIN
+    IF to_regclass('closed_activities') IS NOT NULL THEN
+        RETURN;
+    END IF;
+    CREATE TABLE closed_activities (
+        activity bigint NOT NULL PRIMARY KEY,
+        operator text NOT NULL,
+        reason text NOT NULL,
+        closed_ms bigint NOT NULL,
+        -- Every transfer that paid an order of it has a smaller number of its transaction.
+        place bigint NOT NULL,
+        export text,
+        detach_ms bigint,
+        detached_ms bigint
+    );
+    CREATE TABLE detached_budgets (
+        program bigint NOT NULL PRIMARY KEY,
+        place bigint NOT NULL,
+        orders bigint NOT NULL,
+        credited bigint NOT NULL,
+        amount bigint NOT NULL
+    );
+    CREATE FUNCTION refuse_closed() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $body$
+    DECLARE found text; BEGIN
+        SELECT string_agg(n.name, chr(31)) INTO found
+        FROM (SELECT DISTINCT p.activity FROM (SELECT DISTINCT program FROM made) m JOIN programs p ON p.id = m.program) own
+        JOIN closed_activities c ON c.activity = own.activity JOIN names n ON n.id = own.activity;
+        IF found IS NOT NULL THEN
+            RAISE EXCEPTION USING ERRCODE = 'WF001', MESSAGE = 'the activity is closed', DETAIL = found;
+        END IF;
+        RETURN NULL;
+    END $body$;
+    EXECUTE format('ALTER FUNCTION refuse_closed() SET search_path = %I, pg_temp', current_schema());
+    CREATE TRIGGER orders_refuse_closed AFTER INSERT ON orders REFERENCING NEW TABLE AS made
+    FOR EACH STATEMENT EXECUTE FUNCTION refuse_closed();
+    CREATE TRIGGER orders_refuse_closed_anew AFTER UPDATE ON orders REFERENCING NEW TABLE AS made
+    FOR EACH STATEMENT EXECUTE FUNCTION refuse_closed();
+    -- What has begun to leave is never opened again.
+    CREATE TRIGGER closed_activities_stay BEFORE DELETE ON closed_activities
+    FOR EACH ROW WHEN (OLD.export IS NOT NULL) EXECUTE FUNCTION refuse_change();
+    CREATE TRIGGER detached_budgets_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON detached_budgets
+    FOR EACH STATEMENT EXECUTE FUNCTION refuse_change();
+    -- Whoever reads orders reads these, and nobody but their owner writes them.
+    FOR allowed IN SELECT DISTINCT a.grantee FROM pg_class c, aclexplode(c.relacl) a
+        WHERE c.oid IN ('closed_activities'::regclass, 'detached_budgets'::regclass) AND a.grantee <> c.relowner
+    LOOP
+        EXECUTE format('REVOKE ALL ON closed_activities, detached_budgets FROM %s',
+            CASE allowed.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(allowed.grantee)) END);
+    END LOOP;
+    FOR allowed IN SELECT a.grantee FROM pg_class c, aclexplode(c.relacl) a
+        WHERE c.oid = 'orders'::regclass AND a.grantee <> c.relowner AND a.privilege_type = 'SELECT'
+    LOOP
+        EXECUTE format('GRANT SELECT ON closed_activities, detached_budgets TO %s',
+            CASE allowed.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(allowed.grantee)) END);
+    END LOOP;
+END $$;
+"#;
+
+/// Who owns the table of orders, and whether this user is the same.
+const OWNER: &str = "SELECT pg_get_userbyid(relowner)::text, relowner = current_user::regrole FROM pg_class \
+    WHERE oid = 'orders'::regclass";
+/// Whether both triggers work.
+const GUARDED: &str = "SELECT count(*) = 2 FROM pg_trigger WHERE tgrelid = 'orders'::regclass \
+    AND tgname IN ('orders_refuse_closed', 'orders_refuse_closed_anew') AND tgenabled IN ('O', 'A')";
+const ARE_THERE: &str = "SELECT to_regclass('closed_activities') IS NOT NULL";
+const CLOSED_OF: &str =
+    "SELECT n.name FROM closed_activities c JOIN names n ON n.id = c.activity WHERE n.name = ANY($1)";
+/// The number of an activity of which an order or a budget is known.
+const KNOWN: &str = "SELECT n.id FROM names n WHERE n.name = $1 AND EXISTS (SELECT 1 FROM programs p WHERE p.activity = n.id)";
+const RESERVED: &str = "SELECT count(*) FROM (SELECT 1 FROM orders o JOIN programs p ON p.id = o.program \
+    WHERE o.status = 0 AND p.activity = $1 LIMIT $2) AS own";
+/// The transaction gets its number here, under the lock: those of all that have written orders are smaller.
+const INSERT: &str = "INSERT INTO closed_activities (activity, operator, reason, closed_ms, place) \
+    VALUES ($1, $2, $3, $4, pg_current_xact_id()::text::bigint) ON CONFLICT (activity) DO NOTHING";
+const LOCK_ONE: &str = "SELECT c.activity, c.export, c.closed_ms FROM closed_activities c JOIN names n ON n.id = c.activity \
+    WHERE n.name = $1 FOR UPDATE OF c";
+const LIST: &str = "SELECT n.name, c.operator, c.reason, c.closed_ms, c.export, c.detach_ms, c.detached_ms, \
+    (SELECT coalesce(sum(d.orders), 0)::bigint FROM detached_budgets d JOIN programs p ON p.id = d.program \
+    WHERE p.activity = c.activity) FROM closed_activities c JOIN names n ON n.id = c.activity ORDER BY n.name";
+const BUDGETS: &str = "INSERT INTO detached_budgets (program, place, orders, credited, amount) \
+    SELECT p.id, c.place, w.orders, w.credited, w.amount \
+    FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[]) AS w(program, orders, credited, amount) \
+    JOIN programs p ON p.id = w.program AND p.activity = $5 JOIN closed_activities c ON c.activity = p.activity";
+const DETACHING: &str = "SELECT p.id FROM programs p JOIN closed_activities c ON c.activity = p.activity AND c.export IS NOT NULL \
+    JOIN names n ON n.id = c.activity WHERE n.name = $1";
+const DELETE: &str =
+    "DELETE FROM orders WHERE ctid > $1::text::tid AND ctid < $2::text::tid AND program = ANY($3)";
+const DONE: &str = "UPDATE closed_activities c SET detached_ms = coalesce(c.detached_ms, $2) FROM names n \
+    WHERE n.id = c.activity AND n.name = $1";
+
+/// Whether the tables are there.
+pub(super) fn are_there(session: &Session) -> Result<bool, LedgerError> {
+    session.query(ARE_THERE, &[])?.first().map_or(Ok(false), |row| cell(row, 0))
+}
+
+/// The column of a transfer's place, if the tables are there.
+pub(super) fn place(session: &Session) -> Result<Option<&'static str>, LedgerError> {
+    Ok(are_there(session)?.then_some("tx"))
+}
+
+/// Those of these orders' activities that are closed.
+pub(super) fn closed(session: &Session, batch: &[Order<'_>]) -> Result<BTreeSet<String>, LedgerError> {
+    let perhaps = session.perhaps_closed(batch);
+    if perhaps.is_empty() {
+        return Ok(perhaps);
+    }
+    let names: Vec<&str> = perhaps.iter().map(String::as_str).collect();
+    session.query(CLOSED_OF, &[&names])?.iter().map(|row| Ok(text(row, 0)?.to_owned())).collect()
+}
+
+/// Runs steps in a transaction under the lock of those that make tables, which is rolled back after an error.
+fn transact<T>(
+    session: &Session,
+    schema: &str,
+    steps: impl FnOnce() -> Result<T, LedgerError>,
+) -> Result<T, LedgerError> {
+    let begin = format!(
+        "BEGIN; SET LOCAL lock_timeout = {LOCK_MS}; \
+         SELECT pg_advisory_xact_lock(hashtextextended('windfall ledger {schema}', 0))"
+    );
+    let done = session.batch(&begin).and_then(|()| steps()).inspect_err(|_| session.roll_back())?;
+    // An error of the commit leaves open whether it happened; the caller asks again.
+    session.commit(None)?;
+    Ok(done)
+}
+
+/// The number of an activity, and how many of its orders are reserved.
+fn look(session: &Session, activity: &str) -> Result<Result<i64, Closed>, LedgerError> {
+    let known = session.query(KNOWN, &[&activity])?;
+    let Some(number) = known.first().map(|row| cell::<i64>(row, 0)).transpose()? else {
+        return Ok(Err(Closed::Unknown));
+    };
+    let reserved = session.query(RESERVED, &[&number, &COUNTED_MAX])?;
+    Ok(match reserved.first().map_or(Ok(0), |row| cell::<i64>(row, 0))? {
+        0 => Ok(number),
+        orders => Err(Closed::Reserved { orders: orders.unsigned_abs() }),
+    })
+}
+
+fn close(session: &Session, schema: &str, which: &Close<'_>) -> Result<Closed, LedgerError> {
+    transact(session, schema, || {
+        // From here on every transaction that has written orders has ended, and no other one writes any.
+        session.batch("LOCK TABLE orders IN SHARE ROW EXCLUSIVE MODE")?;
+        let activity = match look(session, which.activity)? {
+            Ok(activity) => activity,
+            Err(no) => return Ok(no),
+        };
+        session.batch(TABLES)?;
+        need_triggers(session)?;
+        let new = session.execute(INSERT, &[&activity, &which.operator, &which.reason, &which.time_ms])?;
+        Ok(if new == 1 { Closed::Now } else { Closed::Before })
+    })
+}
+
+/// Nothing is closed, and no order deleted, where the database would credit it again.
+fn need_triggers(session: &Session) -> Result<(), LedgerError> {
+    if session.query(GUARDED, &[])?.first().map_or(Ok(false), |row| cell(row, 0))? {
+        return Ok(());
+    }
+    Err(LedgerError::Damaged(
+        "the triggers orders_refuse_closed and orders_refuse_closed_anew of the table orders are missing or disabled, so orders of \
+         closed activities would be credited; enable them, or restore them from a whole copy"
+            .into(),
+    ))
+}
+
+/// Locks a closed activity. Returns its number, the export that has its orders, if they are being detached, and when it was closed.
+fn lock(session: &Session, activity: &str) -> Result<Option<(i64, Option<String>, i64)>, LedgerError> {
+    if !are_there(session)? {
+        return Ok(None);
+    }
+    let rows = session.query(LOCK_ONE, &[&activity])?;
+    rows.first().map(|row| Ok((cell(row, 0)?, cell(row, 1)?, cell(row, 2)?))).transpose()
+}
+
+fn begin_detach(session: &Session, which: &Detach<'_>) -> Result<DetachBegun, LedgerError> {
+    let (number, export) = match lock(session, which.activity)? {
+        Some((number, export, closed_ms)) if closed_ms == which.closed_ms => (number, export),
+        _ => return Ok(DetachBegun::NotClosed),
+    };
+    match export {
+        Some(export) if export == which.export => return Ok(DetachBegun::Before),
+        Some(export) => return Ok(DetachBegun::OtherExport { export }),
+        None => {}
+    }
+    need_triggers(session)?;
+    let columns = |of: fn(&crate::DetachedBudget) -> i64| which.budgets.iter().map(of).collect::<Vec<i64>>();
+    let (programs, orders) = (columns(|one| one.budget), columns(|one| one.orders));
+    let (credited, amounts) = (columns(|one| one.credited), columns(|one| one.amount));
+    let stored = session.execute(BUDGETS, &[&programs, &orders, &credited, &amounts, &number])?;
+    if usize::try_from(stored) != Ok(which.budgets.len()) {
+        let what = format!("the export names budget keys that are not of activity {}", which.activity);
+        return Err(LedgerError::Invalid(what));
+    }
+    session.execute(
+        "UPDATE closed_activities SET export = $2, detach_ms = $3 WHERE activity = $1",
+        &[&number, &which.export, &which.time_ms],
+    )?;
+    Ok(DetachBegun::Now)
+}
+
+fn detach_step(
+    session: &Session,
+    activity: &str,
+    after: &str,
+    time_ms: i64,
+) -> Result<DetachStep, LedgerError> {
+    if !are_there(session)? {
+        return Err(not_begun(activity));
+    }
+    let rows = session.query(DETACHING, &[&activity])?;
+    let programs = rows.iter().map(|row| cell(row, 0)).collect::<Result<Vec<i64>, _>>()?;
+    if programs.is_empty() {
+        return Err(not_begun(activity));
+    }
+    // An order may have been moved to a part that was read before, by a command that rewrites the table: passes go on until one
+    // deletes nothing. The mark in front says that this one has.
+    let (has_deleted, place) = after.strip_prefix(DELETED).map_or((false, after), |place| (true, place));
+    let (from, end) = (Place::of(place)?, end(session, "orders")?);
+    let behind = from.behind(DETACH_PAGES);
+    let orders = session.execute(DELETE, &[&from.to_string(), &behind.to_string(), &programs])?;
+    let has_deleted = has_deleted || orders > 0;
+    if behind.is_before(end) {
+        let mark = if has_deleted { DELETED } else { "" };
+        return Ok(DetachStep { orders, next: Some(format!("{mark}{behind}")) });
+    }
+    if has_deleted {
+        return Ok(DetachStep { orders, next: Some(Place::of("")?.to_string()) });
+    }
+    session.execute(DONE, &[&activity, &time_ms])?;
+    Ok(DetachStep { orders, next: None })
+}
+
+impl PgLedger {
+    /// The connection on which activities are closed, and the name of its schema.
+    fn own(&mut self) -> Result<(&Session, String), LedgerError> {
+        self.link.look_again()?;
+        self.connected()?;
+        let schema = self.link.address.options.schema.clone();
+        let session = self.link.held()?;
+        if session.went_back() {
+            let what = "the ledger went back in time; see windfall operate ledger and docs/restore.md";
+            return Err(LedgerError::Invalid(what.into()));
+        }
+        if session.shape() != Shape::Keyed {
+            let what =
+                "activities are closed in ledgers of schema version 6; run windfall ledger migrate first";
+            return Err(LedgerError::NotMigrated(what.into()));
+        }
+        let rows = session.query(OWNER, &[])?;
+        let row = rows.first().ok_or_else(|| LedgerError::Sql("a row is missing".into()))?;
+        if !cell::<bool>(row, 1)? {
+            let owner = text(row, 0)?;
+            let what = format!("the tables are {owner}'s; connect as {owner}, or with SET role = '{owner}'");
+            return Err(LedgerError::Invalid(what));
+        }
+        Ok((session, schema))
+    }
+}
+
+/// Repeats a step that another transaction was in the way of.
+fn repeat<T>(step: impl Fn() -> Result<T, LedgerError>) -> Result<T, LedgerError> {
+    let mut attempt = 1;
+    loop {
+        match step() {
+            Err(LedgerError::Contended(_)) if attempt < LOCK_ATTEMPTS => {
+                attempt += 1;
+                std::thread::sleep(LOCK_PAUSE);
+            }
+            done => return done,
+        }
+    }
+}
+
+impl ClosingSteps for PgLedger {
+    fn close(&mut self, which: &Close<'_>) -> Result<Closed, LedgerError> {
+        let (session, schema) = self.own()?;
+        // Once before the lock, under which all grants wait.
+        if let Err(no) = look(session, which.activity)? {
+            return Ok(no);
+        }
+        repeat(|| close(session, &schema, which))
+    }
+
+    fn reopen(&mut self, activity: &str) -> Result<Reopened, LedgerError> {
+        let (session, schema) = self.own()?;
+        repeat(|| {
+            transact(session, &schema, || match lock(session, activity)? {
+                None => Ok(Reopened::WasOpen),
+                Some((_, Some(_), _)) => Ok(Reopened::Detached),
+                Some((number, None, _)) => {
+                    session.execute("DELETE FROM closed_activities WHERE activity = $1", &[&number])?;
+                    Ok(Reopened::Now)
+                }
+            })
+        })
+    }
+
+    fn begin_detach(&mut self, which: &Detach<'_>) -> Result<DetachBegun, LedgerError> {
+        let (session, schema) = self.own()?;
+        repeat(|| transact(session, &schema, || begin_detach(session, which)))
+    }
+
+    fn detach_step(&mut self, activity: &str, after: &str, time_ms: i64) -> Result<DetachStep, LedgerError> {
+        let (session, schema) = self.own()?;
+        repeat(|| transact(session, &schema, || detach_step(session, activity, after, time_ms)))
+    }
+}
+
+pub(super) fn list(link: &Link) -> Result<Vec<ClosedActivity>, LedgerError> {
+    let session = link.session()?;
+    if !are_there(&session)? {
+        return Ok(Vec::new());
+    }
+    let rows = session.query(LIST, &[])?;
+    rows.iter()
+        .map(|row| {
+            let detached = match (cell::<Option<String>>(row, 4)?, cell::<Option<i64>>(row, 5)?) {
+                (Some(export), Some(began_ms)) => Some(Detached {
+                    orders: cell::<i64>(row, 7)?.unsigned_abs(),
+                    export,
+                    began_ms,
+                    done_ms: cell(row, 6)?,
+                }),
+                _ => None,
+            };
+            Ok(ClosedActivity {
+                activity: cell(row, 0)?,
+                operator: cell(row, 1)?,
+                reason: cell(row, 2)?,
+                closed_ms: cell(row, 3)?,
+                detached,
+            })
+        })
+        .collect()
+}
