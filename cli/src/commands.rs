@@ -45,7 +45,7 @@ pub enum Command {
     /// Manage the key ring that seals and signs tokens
     #[command(subcommand)]
     Keys(admin::keys::KeysCommand),
-    /// Seal the ledger's transfers against changes, and prove that none was changed since
+    /// Seal the ledger's transfers against changes, and prove that none was changed since; close, export and detach activities
     #[command(subcommand)]
     Ledger(admin::ledger::LedgerCommand),
     /// Manage the keys that senders sign records with, and consumers verify them by

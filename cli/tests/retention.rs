@@ -152,7 +152,7 @@ fn what_was_granted_after_an_export_stays_in_the_ledger() {
     fill(data);
     let (to, again) = (data.join("export"), data.join("again"));
     let (to, again) = (to.to_str().unwrap(), again.to_str().unwrap());
-    let close = ["close", "spring", "--reason", "over", "--watch-s", "0", "--json"];
+    let close = ["close", "spring", "--reason", "over", "--operator", "ann", "--watch-s", "0", "--json"];
     done(windfall(data, &close));
     done(windfall(data, &["export", "spring", "--to", to, "--json"]));
     assert_eq!(done(windfall(data, &["reopen", "spring", "--json"]))["outcome"], "open");

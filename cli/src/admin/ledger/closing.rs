@@ -78,8 +78,10 @@ pub fn close(args: &CloseArgs) -> Result<Outcome> {
         bail!("--reason must say why the activity is closed");
     }
     let options = place.options()?;
-    let operator =
-        operator.clone().or_else(|| std::env::var("USER").ok()).unwrap_or_else(|| "unknown".into());
+    let operator = operator
+        .clone()
+        .or_else(|| ["USER", "LOGNAME"].iter().find_map(|name| std::env::var(name).ok()))
+        .context("the system does not say who you are: name yourself by --operator")?;
     let mut ledger = place.open(&options)?;
     let before = given(&ledger, activity)?;
     if *watch_s > 0 && !is_closed(&ledger, activity)? {
