@@ -67,6 +67,7 @@ pub(crate) const FOLLOWED: &[Followed] = &[
     sum("windfall_delayed_records"),
     max("windfall_draining_topic_records"),
     charted(sum("windfall_lane_events")),
+    max("windfall_lane_oldest_milliseconds"),
     max("windfall_lane_breaker_open"),
     charted(rate("windfall_lane_finished_events_total")),
     rate("windfall_requeued_events_total"),

@@ -101,6 +101,11 @@ impl AskAgain {
         drop(self.take(|key| table.get(key).is_none()));
     }
 
+    /// The records of the events.
+    pub fn keys(&self) -> impl Iterator<Item = Key> {
+        self.due.iter().chain(self.later.values()).map(|undecided| undecided.key)
+    }
+
     /// When the next events may be asked for; `None` where some may now, or none wait.
     pub fn next_due_ns(&self) -> Option<u64> {
         self.later.first_key_value().map(|(&(at_ns, _), _)| at_ns).filter(|_| self.due.is_empty())

@@ -335,6 +335,17 @@ impl Lane {
         self.again.forget_gone(table);
     }
 
+    /// Since when the oldest record has been here of which events wait, asked for before or not.
+    pub fn oldest_since_ns(&self, table: &InFlightTable) -> Option<u64> {
+        let first = self.queue.iter().copied().find(|&key| waits(table, key));
+        first
+            .into_iter()
+            .chain(self.again.keys())
+            .filter_map(|key| table.get(key))
+            .map(|record| record.since_ns)
+            .min()
+    }
+
     /// The records that wait, the oldest first.
     pub fn waiting(&self, table: &InFlightTable) -> Vec<Key> {
         self.queue.iter().copied().filter(|&key| waits(table, key)).collect()
@@ -419,5 +430,31 @@ mod tests {
         }
         assert!(lane.queue.len() <= 1_025, "{} keys for one record", lane.queue.len());
         assert_eq!(lane.waiting(&table), [last]);
+    }
+
+    #[test]
+    fn the_oldest_is_the_first_that_still_waits_asked_for_before_or_not() {
+        let limiter = Limiter::new(Limit { rate_per_s: 1, burst: 1 }, windfall_limiter::Now(0));
+        let mut lane = Lane::new("cash", limiter.type_id("cash"), Arc::default());
+        let mut table = InFlightTable::default();
+        assert_eq!(lane.oldest_since_ns(&table), None);
+        let mut enter = |lane: &mut Lane, since_ns| {
+            let key = table.insert(InFlightRecord { uncut: 1, since_ns, ..record_in(0) });
+            lane.push(key, table.get_mut(key).unwrap(), since_ns);
+            key
+        };
+        let [asked, first, second] = [7, 8, 9].map(|since_ns| enter(&mut lane, since_ns));
+        assert_eq!(lane.oldest_since_ns(&table), Some(7));
+        // All of the oldest was asked for, and not decided.
+        table.get_mut(asked).unwrap().place = Place::Gone;
+        assert_eq!(lane.oldest_since_ns(&table), Some(8));
+        lane.again.push(UndecidedEvents { key: asked, failures: 0, events: vec![Bytes::new()] }, 100);
+        assert_eq!(lane.oldest_since_ns(&table), Some(7));
+        for gone in [asked, first] {
+            table.remove(gone).unwrap();
+        }
+        assert_eq!(lane.oldest_since_ns(&table), Some(9));
+        table.remove(second).unwrap();
+        assert_eq!(lane.oldest_since_ns(&table), None);
     }
 }

@@ -375,6 +375,11 @@ declare_metrics! {
             /// Events in its lane, now.
             pub lane_events: Count,
         }
+        gauge "windfall_lane_oldest_milliseconds"
+        "Age of the oldest record of which events wait in the lane of their bonus type; 0 while none do" {
+            /// How long the oldest record of which events wait has been in memory, in milliseconds.
+            pub oldest_ms: Count,
+        }
         gauge "windfall_lane_breaker_open"
         "1 while nothing of a bonus type is decided: its events wait, and a few are asked for now and then" {
             /// 1 while the last calls have decided nothing.

@@ -26,6 +26,9 @@ pub(crate) fn look(flow: &mut Flow, now_ns: u64) {
     stats.events_granting.set(flow.lanes.iter().map(|lane| lane.granting).sum());
     for lane in flow.lanes.iter() {
         lane.stats.lane_events.set(lane.waiting_events());
+        let oldest_ns =
+            lane.oldest_since_ns(&flow.table).map_or(0, |since_ns| now_ns.saturating_sub(since_ns));
+        lane.stats.oldest_ms.set(oldest_ns / NS_PER_MS);
         lane.stats.breaker_open.set(u64::from(lane.health.is_open()));
     }
 }

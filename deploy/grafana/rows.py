@@ -170,6 +170,12 @@ ROWS = [
         [
             ("Lanes", "Events that wait in their type's lane.", "short", [("sum by (type) (windfall_lane_events)", "{{type}}")]),
             (
+                "Oldest in lanes",
+                "The age of the oldest record of which events wait in their type's lane.",
+                "ms",
+                [("max by (type) (windfall_lane_oldest_milliseconds)", "{{type}}")],
+            ),
+            (
                 "Fetched, and limits",
                 "Events a second, and what the rules let through.",
                 "ops",

@@ -105,6 +105,7 @@ export interface Lane {
   limit: number;
   fuse: string;
   waiting: number;
+  oldestMs: number;
   isBreakerOpen: boolean;
   archived: number;
   requeued: number;
@@ -126,6 +127,7 @@ export function lanes(sample: Sample): Lane[] {
       limit: rule?.rate_per_s ?? sample.max("windfall_limit_rate_per_second", { type }),
       fuse: rule?.fuse ?? fuse ?? "closed",
       waiting: sample.sum("windfall_lane_events", { type }),
+      oldestMs: sample.max("windfall_lane_oldest_milliseconds", { type }),
       isBreakerOpen: sample.max("windfall_lane_breaker_open", { type }) > 0,
       archived: outcome("archived"),
       requeued: outcome("requeued"),

@@ -47,7 +47,7 @@ const TYPE_COLUMNS: [(&str, u16); 8] = [
     ("FUSE", 6),
     ("WAITING", 7),
     ("LASTS", 6),
-    ("OLDEST<", 7),
+    ("OLDEST", 6),
     ("STATE", 10),
 ];
 
@@ -58,7 +58,7 @@ s, S        sort by another column   ?             this help, and back
 
 LASTS    how long what waits lasts at the present rate; - while nothing moves
 READERS  processes that read the topic now
-OLDEST   age of the oldest record in flight; of a type (OLDEST<): at most that
+OLDEST   age of the oldest record in flight; of a type: of which events wait
 USED     the rate in per cent of the limit
 A rate is of the time between the last two readings; - before the second.
 ENDS are counted since each process was started, and in brackets per

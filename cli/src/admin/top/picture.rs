@@ -28,6 +28,7 @@ pub const WATCHED: &[&str] = &[
     "windfall_lane_breaker_open",
     "windfall_lane_events",
     "windfall_lane_finished_events_total",
+    "windfall_lane_oldest_milliseconds",
     "windfall_ledger_back_in_time",
     "windfall_ledger_closed",
     "windfall_ledger_commits_total",
@@ -188,8 +189,7 @@ pub struct Type {
     pub waiting: u64,
     /// How long they last at this rate; `None` while nothing is credited.
     pub clears_s: Option<f64>,
-    /// Age of the oldest record in flight among the topics in which the type waits, in milliseconds: none of its events has
-    /// waited longer in memory.
+    /// Age of the oldest record of which events wait in the lane, in milliseconds; `None` while none do.
     pub oldest_ms: Option<f64>,
     /// Whether nothing of it is decided, and few are asked for.
     pub is_breaker_open: bool,
@@ -249,7 +249,7 @@ impl Picture {
     /// The picture of a sample, and of the processes that it is from.
     pub fn of(at_ms: u64, processes: Vec<Process>, sample: &Sample) -> Self {
         let topics: Vec<Topic> = topics(sample);
-        let types: Vec<Type> = types(sample, &topics);
+        let types: Vec<Type> = types(sample);
         let mut picture = Self {
             at_ms,
             rules_version: processes.iter().filter_map(|process| process.rules_version).max(),
@@ -335,7 +335,7 @@ fn topics(sample: &Sample) -> Vec<Topic> {
     names.into_iter().map(topic).collect()
 }
 
-fn types(sample: &Sample, topics: &[Topic]) -> Vec<Type> {
+fn types(sample: &Sample) -> Vec<Type> {
     let mut names = sample
         .values("type", &["windfall_lane_events", "windfall_fuse_state", "windfall_limit_rate_per_second"]);
     // Those in brackets are no types, but what is over all of them.
@@ -344,9 +344,6 @@ fn types(sample: &Sample, topics: &[Topic]) -> Vec<Type> {
         let of: &[(&str, &str)] = &[("type", &name)];
         let left = |outcome| {
             sample.per_s("windfall_lane_finished_events_total", &[("type", &name), ("outcome", outcome)])
-        };
-        let waits_in = |topic: &&Topic| {
-            sample.sum("windfall_lane_events", &[("type", &name), ("topic", &topic.name)]) > 0.0
         };
         let fuse = sample
             .all("windfall_fuse_state", of)
@@ -359,7 +356,7 @@ fn types(sample: &Sample, topics: &[Topic]) -> Vec<Type> {
             fuse: fuse.unwrap_or_else(|| "closed".to_owned()),
             waiting: whole(waiting),
             clears_s: lasts_s(waiting, rate_per_s),
-            oldest_ms: topics.iter().filter(waits_in).filter_map(|topic| topic.oldest_ms).reduce(f64::max),
+            oldest_ms: sample.max("windfall_lane_oldest_milliseconds", of).filter(|_| waiting > 0.0),
             is_breaker_open: sample.is_set("windfall_lane_breaker_open", of),
             requeued_per_s: left("requeued"),
             name,
@@ -459,6 +456,8 @@ mod tests {
              windfall_draining_topic_records{{topic=\"old\",broker=\"b\"}} 3\n\
              windfall_lane_events{{topic=\"rain\",type=\"cash\"}} 200\n\
              windfall_lane_events{{topic=\"rain\",type=\"badge\"}} 0\n\
+             windfall_lane_oldest_milliseconds{{topic=\"rain\",type=\"cash\"}} 1200\n\
+             windfall_lane_oldest_milliseconds{{topic=\"rain\",type=\"badge\"}} 0\n\
              windfall_lane_finished_events_total{{topic=\"rain\",type=\"cash\",outcome=\"credited\"}} {read}\n\
              windfall_limit_rate_per_second{{type=\"(global)\"}} 1000\n\
              windfall_limit_rate_per_second{{type=\"cash\"}} 50\n\
@@ -499,7 +498,7 @@ mod tests {
         assert_eq!((old.lag, old.lag_s, old.consumers, old.is_draining), (Some(3), None, None, true));
         let [badge, cash] = &picture.types[..] else { panic!("{picture:?}") };
         assert_eq!((cash.rate_per_s, cash.limit_per_s, cash.clears_s), (Some(50.0), Some(50.0), Some(4.0)));
-        assert_eq!((cash.oldest_ms, badge.oldest_ms, badge.fuse.as_str()), (Some(1_500.0), None, "pause"));
+        assert_eq!((cash.oldest_ms, badge.oldest_ms, badge.fuse.as_str()), (Some(1_200.0), None, "pause"));
         assert_eq!((picture.latencies[0].name.as_str(), picture.latencies[0].per_s), ("Rewards/Grant", 50.0));
         assert_eq!((picture.ends[0].name, picture.ends[0].count), ("archived", 7));
         let found: Vec<&str> = picture.findings.iter().map(|finding| finding.text.as_str()).collect();

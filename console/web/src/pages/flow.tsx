@@ -301,6 +301,7 @@ function LaneTable({ rows }: { rows: Lane[] }) {
         },
         { head: t("lane.fuse"), cell: (row) => <FuseBadge fuse={row.fuse} /> },
         { head: t("lane.waiting"), cell: (row) => num(row.waiting), isNumber: true },
+        { head: t("lane.oldest"), cell: (row) => (row.oldestMs ? span(row.oldestMs) : "–"), isNumber: true },
         { head: t("lane.requeued"), cell: (row) => num(row.requeued), isNumber: true, isMinor: true },
         { head: t("lane.archived"), cell: (row) => num(row.archived), isNumber: true, isMinor: true },
         {
