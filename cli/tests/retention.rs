@@ -83,7 +83,7 @@ fn an_activity_that_is_over_leaves_the_ledger_and_is_never_paid_again() {
     let nowhere = data.join("nowhere");
     refused(&windfall(&nowhere, &[&["close", "spring"], &config[..]].concat()), "unable to open");
     assert!(!nowhere.join("ledger.db").exists(), "a mistyped place makes no ledger");
-    refused(&windfall(data, &[&["close", "sprnig"], &config[..]].concat()), "is it spelled right?");
+    refused(&windfall(data, &[&["close", "sprnig"], &config[..]].concat()), "Check the spelling");
     refused(&windfall(data, &["export", "spring", "--to", to]), "is not closed");
     assert_eq!(done(windfall(data, &[&["close", "spring"], &config[..]].concat()))["outcome"], "closed");
     assert_eq!(
@@ -95,12 +95,12 @@ fn an_activity_that_is_over_leaves_the_ledger_and_is_never_paid_again() {
 
     // What an export left that died is a person's to delete: another one may be at it.
     fs::create_dir(data.join("export.partial")).unwrap();
-    refused(&windfall(data, &["export", "spring", "--to", to]), "is being written, or has died");
+    refused(&windfall(data, &["export", "spring", "--to", to]), "is running, or one was interrupted");
     fs::remove_dir(data.join("export.partial")).unwrap();
     let exported = done(windfall(data, &["export", "spring", "--to", to, "--json"]));
     assert_eq!((&exported["orders"], &exported["archive"]), (&USERS.into(), &1.into()), "{exported}");
     assert_eq!(exported["transfers"], USERS);
-    refused(&windfall(data, &["export", "spring", "--to", to]), "is there");
+    refused(&windfall(data, &["export", "spring", "--to", to]), "already exists");
     read_back(Path::new(to));
     let checked = done(check_export(Path::new(to)));
     assert_eq!((&checked["ok"], &checked["checksum"]), (&true.into(), &exported["checksum"]));
@@ -132,7 +132,7 @@ fn an_activity_that_is_over_leaves_the_ledger_and_is_never_paid_again() {
     assert_eq!((count(data, "spring"), count(data, "autumn")), (0, USERS));
     // Run again, as after a lost answer.
     assert_eq!(done(windfall(data, &["detach", "spring", "--export", to, "--json"]))["orders"], 0);
-    refused(&windfall(data, &["reopen", "spring"]), "have left the ledger");
+    refused(&windfall(data, &["reopen", "spring"]), "detach has begun");
     refused(&windfall(data, &["export", "spring", "--to", damaged]), "left the ledger");
 
     let mut ledger = open(data);

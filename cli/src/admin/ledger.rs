@@ -56,21 +56,21 @@ pub enum LedgerCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Close an activity that is over: the ledger gives nothing more for it, whoever asks
+    /// Close an activity that is over: the ledger credits no more orders of it
     ///
-    /// Events of it that come all the same are archived with the reason activity_closed; look first that none waits in a
-    /// topic any more. In PostgreSQL all processes must be of a release that knows closed activities (docs/retention.md), and
-    /// the tables' owner runs this. A ledger in a file is closed while no process has it open. It refuses while orders of the activity wait
-    /// for their payers, and while its budgets move.
+    /// Later events of the activity are archived with the reason activity_closed. First check that the consumer lag of its topics is 0. In
+    /// PostgreSQL all processes must be of a release that knows closed activities (docs/retention.md), and this command connects as the owner of the
+    /// tables; grants of all activities wait while it takes its lock. With a ledger in a file, stop its process first. The command
+    /// refuses while orders of the activity are reserved, or while its budgets change.
     Close(closing::CloseArgs),
-    /// Open a closed activity again, if none of its orders has left the ledger
+    /// Reopen a closed activity; this is refused as soon as `detach` has begun
     Reopen(closing::ActivityPlace),
     /// List the closed activities
     Closed {
         /// The options file of the services, which names the ledger
         #[arg(long)]
         config: Option<PathBuf>,
-        /// The directory of the process's own files, in place of the option `data`
+        /// The data directory, instead of the option `data`; a ledger in a file is in it
         #[arg(long)]
         data: Option<PathBuf>,
         /// Print JSON
@@ -80,8 +80,8 @@ pub enum LedgerCommand {
     /// Export all rows of a closed activity: its orders, their transfers and its entries of the failure archive, as Parquet, with
     /// a manifest
     ///
-    /// Services may run meanwhile. The folder has its name when all of it is durable; until then it is FOLDER.partial. What it has is
-    /// read back and compared before it is said to be done.
+    /// Services may run meanwhile. The export is written to FOLDER.partial, read back and compared, and renamed to FOLDER when all of it is
+    /// on disk.
     Export(export::ExportArgs),
     /// Compare the files of an export, and each order in them, with its manifest; the exit code is 1 if anything differs
     CheckExport {
@@ -91,10 +91,11 @@ pub enum LedgerCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Delete the orders of a closed activity from the ledger, after comparing each of them with an export
+    /// Delete the orders of a closed activity from the ledger, after comparing them with an export
     ///
-    /// Transfers stay: users' statements and the chain of seals are as they were, and an order that has gone is never credited
-    /// again. Services may run meanwhile. What dies is run again, and goes on. There is no way back.
+    /// Transfers stay: users' statements and the chain of seals are as they were, and a deleted order is never credited again. With
+    /// PostgreSQL, services may run meanwhile. With a ledger in a file, stop its process first. If the command is interrupted, run
+    /// it again with the same export: it continues. The deletion cannot be undone.
     Detach {
         #[command(flatten)]
         place: closing::ActivityPlace,

@@ -220,9 +220,8 @@ fn begin_detach(session: &Session, which: &Detach<'_>) -> Result<DetachBegun, Le
     match export {
         Some(export) if export == which.export => return Ok(DetachBegun::Before),
         Some(export) => return Ok(DetachBegun::OtherExport { export }),
-        None => {}
+        None => need_triggers(session)?,
     }
-    need_triggers(session)?;
     let columns = |of: fn(&crate::DetachedBudget) -> i64| which.budgets.iter().map(of).collect::<Vec<i64>>();
     let (programs, orders) = (columns(|one| one.budget), columns(|one| one.orders));
     let (credited, amounts) = (columns(|one| one.credited), columns(|one| one.amount));
@@ -247,6 +246,7 @@ fn detach_step(
     if !are_there(session)? {
         return Err(not_begun(activity));
     }
+    need_triggers(session)?;
     let rows = session.query(DETACHING, &[&activity])?;
     let programs = rows.iter().map(|row| cell(row, 0)).collect::<Result<Vec<i64>, _>>()?;
     if programs.is_empty() {

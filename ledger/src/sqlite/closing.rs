@@ -123,6 +123,8 @@ fn begin_detach(db: &Connection, which: &Detach<'_>) -> Result<DetachBegun, Ledg
         Some(export) => return Ok(DetachBegun::OtherExport { export }),
         None => {}
     }
+    // They are there since it was closed, unless somebody has taken them away.
+    db.execute_batch(TRIGGERS)?;
     let mut stored = 0;
     for one in which.budgets {
         stored += db.execute(

@@ -17,13 +17,13 @@ use windfall_ledger::{
 /// The ledger of an activity.
 #[derive(Debug, Clone, clap::Args)]
 pub struct ActivityPlace {
-    /// The activity
+    /// The name of the activity
     activity: String,
-    /// The options file of the services, which names the ledger; for one in PostgreSQL WINDFALL_OPTION_LEDGER__POSTGRES__URL
-    /// names the owner of its tables
+    /// The options file of the services, which says where the ledger is. For one in PostgreSQL, set
+    /// WINDFALL_OPTION_LEDGER__POSTGRES__URL to the address of the owner of its tables
     #[arg(long)]
     config: Option<PathBuf>,
-    /// The directory of the process's own files, in place of the option `data`
+    /// The data directory, instead of the option `data`; a ledger in a file is in it
     #[arg(long)]
     data: Option<PathBuf>,
     /// Print one JSON object
@@ -36,13 +36,14 @@ pub struct ActivityPlace {
 pub struct CloseArgs {
     #[command(flatten)]
     place: ActivityPlace,
-    /// Why it is closed; kept with it
+    /// Why it is closed; stored with the closed activity
     #[arg(long, value_name = "TEXT")]
     reason: String,
-    /// Who closes it; kept with it [default: the system's user]
+    /// Who closes it; stored with the closed activity [default: the system's user]
     #[arg(long, value_name = "NAME")]
     operator: Option<String>,
-    /// How long its budgets are watched first: where they move, the activity goes on, and is not closed. 0 to close it at once
+    /// Seconds between two readings of the activity's budgets; if they differ, the activity is still active and is not closed. 0 skips
+    /// the check
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(0..=3_600))]
     watch_s: u64,
 }
@@ -89,8 +90,8 @@ pub fn close(args: &CloseArgs) -> Result<Outcome> {
         std::thread::sleep(Duration::from_secs(*watch_s));
         if given(&ledger, activity)? != before {
             bail!(
-                "activity {activity} goes on: its budgets have moved within {watch_s} s. Nothing was changed; --watch-s 0 closes it \
-                 all the same"
+                "activity {activity} is still active: its budgets changed within {watch_s} s. Nothing was changed. To close it anyway, use \
+                 --watch-s 0"
             );
         }
     }
@@ -98,19 +99,22 @@ pub fn close(args: &CloseArgs) -> Result<Outcome> {
     let which = Close { activity, operator: &operator, reason, time_ms };
     Ok(match ledger.close_activity(&which).context("the activity cannot be closed")? {
         Closed::Now => {
-            place.say("closed", &format!("activity {activity} is closed: nothing more is given for it"));
+            place.say(
+                "closed",
+                &format!("activity {activity} is closed: the ledger credits no more orders of it"),
+            );
             Outcome::Clean
         }
         Closed::Before => {
-            place.say("closed_before", &format!("activity {activity} was closed before"));
+            place.say("closed_before", &format!("activity {activity} is already closed"));
             Outcome::Clean
         }
         Closed::Unknown => {
-            bail!("the ledger knows no order and no budget of activity {activity}; is it spelled right?")
+            bail!("the ledger knows no order and no budget of activity {activity}. Check the spelling")
         }
         Closed::Reserved { orders } => bail!(
-            "{orders} orders of activity {activity} wait for their payers or their events. Nothing was changed; end them first: \
-             windfall operate reserved lists them"
+            "activity {activity} has {orders} reserved orders (counted up to 1,000). Nothing was changed. List them by windfall operate reserved \
+             --older-than-s 0; each must be credited, refused or released first"
         ),
     })
 }
@@ -141,11 +145,12 @@ pub fn reopen(place: &ActivityPlace) -> Result<Outcome> {
     match ledger.reopen_activity(activity).context("the activity cannot be opened again")? {
         Reopened::Now => place.say(
             "open",
-            &format!("activity {activity} is open again; replay what the archive has with the reason activity_closed"),
+            &format!("activity {activity} is open again. Replay its entries of the archive: windfall operate archive --reason activity_closed --open, then \
+             windfall operate replay ID …"),
         ),
         Reopened::WasOpen => place.say("was_open", &format!("activity {activity} was not closed")),
         Reopened::Detached => {
-            bail!("the orders of activity {activity} have left the ledger: opened again, it would credit them twice")
+            bail!("activity {activity} cannot be reopened: detach has begun, and deleted orders could be credited a second time. Nothing was changed")
         }
     }
     Ok(Outcome::Clean)
@@ -166,8 +171,8 @@ pub fn list(config: Option<&Path>, data: Option<PathBuf>, as_json: bool) -> Resu
         let gone = match detached {
             None => "its orders are in the ledger".to_owned(),
             Some(gone) if gone.done_ms.is_none() => format!(
-                "its {} orders are being detached; go on with windfall ledger detach {activity} --export FOLDER, where the manifest's \
-                 checksum is {}",
+                "detach of its {} orders is not finished; run windfall ledger detach {activity} --export FOLDER with the export whose checksum is \
+                 {}",
                 HumanCount(gone.orders),
                 gone.export
             ),
@@ -222,12 +227,10 @@ pub fn detach(place: &ActivityPlace, export: &Path) -> Result<Outcome> {
     match ledger.begin_detach(&which).context("the orders cannot be detached")? {
         DetachBegun::Now | DetachBegun::Before => {}
         DetachBegun::NotClosed => bail!(
-            "activity {activity} is not closed, or was opened since it was exported. Nothing was changed; close it, and export it again"
+            "activity {activity} is not closed, or was reopened since it was exported. Nothing was changed; close it, and export it again"
         ),
         DetachBegun::OtherExport { export } => {
-            bail!(
-                "the orders of activity {activity} are in another export, with the checksum {export}; go on with that one"
-            )
+            bail!("detach was begun with another export (checksum {export}). Run it again with that export")
         }
     }
     let gone = delete(&mut ledger, activity, manifest.orders.rows, now)?;
@@ -237,7 +240,7 @@ pub fn detach(place: &ActivityPlace, export: &Path) -> Result<Outcome> {
             json!({"activity": activity, "outcome": "detached", "orders": gone, "export": checksum})
         ),
         false => println!(
-            "{} orders of activity {activity} have left the ledger now, of {} in the export {checksum}",
+            "deleted {} orders of activity {activity} in this run; the export {checksum} has {}",
             HumanCount(gone),
             HumanCount(manifest.orders.rows)
         ),
@@ -269,7 +272,7 @@ fn delete(ledger: &mut Ledger, activity: &str, orders: u64, now: impl Fn() -> i6
     let (mut gone, mut after) = (0, String::new());
     loop {
         let step = ledger.detach_step(activity, &after, now()).with_context(|| {
-            format!("{gone} orders have left the ledger; run the same command again, and it goes on")
+            format!("{gone} orders were deleted; run the same command again, and it continues")
         })?;
         gone += step.orders;
         bar.set_position(gone);

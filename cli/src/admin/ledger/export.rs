@@ -26,15 +26,15 @@ const ARCHIVE_PAGE: u32 = 1_000;
 /// What is exported, and where to.
 #[derive(Debug, Clone, clap::Args)]
 pub struct ExportArgs {
-    /// The activity, which is closed
+    /// The closed activity
     activity: String,
     /// The folder to write; there must be none of this name, and the folder that it is in must be there
     #[arg(long, value_name = "FOLDER")]
     to: PathBuf,
-    /// The options file of the services, which names the ledger
+    /// The options file of the services, which says where the ledger is
     #[arg(long)]
     config: Option<PathBuf>,
-    /// The directory of the process's own files, in place of the option `data`
+    /// The data directory, instead of the option `data`; a ledger in a file is in it
     #[arg(long)]
     data: Option<PathBuf>,
     /// Print one JSON object
@@ -182,16 +182,12 @@ pub fn run(args: &ExportArgs) -> Result<Outcome> {
     // Opened again and closed since, it may have other orders.
     if self::closed(&reader, &args.activity)? != closed {
         bail!(
-            "activity {} was opened meanwhile: what was exported is not whole. Delete {}, and export it again",
+            "activity {} was reopened during the export, so the export is incomplete. Delete {}, and export it again",
             args.activity,
             partial.display()
         );
     }
     let checksum = finish(&partial, &args.to, &written)?;
-    let wrong = written.compare(&args.to)?;
-    if !wrong.is_empty() {
-        bail!("{} is not as it was written: {}", args.to.display(), wrong.join("; "));
-    }
     let Manifest { orders, transfers, archive, .. } = &written;
     if args.json {
         println!(
@@ -232,7 +228,7 @@ fn begin(to: &Path) -> Result<PathBuf> {
     let name = to.file_name().with_context(|| format!("{} is no folder to write", to.display()))?;
     if to.exists() {
         bail!(
-            "{} is there; name a folder that is not, or check it by windfall ledger check-export",
+            "{} already exists. Choose another folder, or check this one by windfall ledger check-export",
             to.display()
         );
     }
@@ -242,7 +238,7 @@ fn begin(to: &Path) -> Result<PathBuf> {
     match fs::create_dir(&partial) {
         Ok(()) => Ok(partial),
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => bail!(
-            "{} is there: another export is being written, or has died; delete it if no other one runs",
+            "{} already exists: another export is running, or one was interrupted. If none is running, delete it",
             partial.display()
         ),
         Err(error) => Err(error).with_context(|| format!("{} cannot be made", partial.display())),
@@ -326,7 +322,7 @@ fn exported(folder: &Path, file: &str, rows: u64) -> Result<Exported> {
     Ok(Exported { file: file.into(), rows, bytes, sha256 })
 }
 
-/// Writes the manifest and gives the folder its name; all of it is durable then. Returns the manifest's checksum.
+/// Writes the manifest, reads all of it back, and gives the folder its name: it is durable and whole then. Returns the manifest's checksum.
 fn finish(partial: &Path, to: &Path, written: &Manifest) -> Result<String> {
     let path = partial.join(manifest::FILE);
     let failed = || format!("{} cannot be written", path.display());
@@ -335,6 +331,10 @@ fn finish(partial: &Path, to: &Path, written: &Manifest) -> Result<String> {
     fs::write(&path, text).with_context(failed)?;
     File::open(&path).and_then(|file| file.sync_all()).with_context(failed)?;
     sync_folder(partial)?;
+    let wrong = written.compare(partial)?;
+    if !wrong.is_empty() {
+        bail!("{} is not as it was written: {}", partial.display(), wrong.join("; "));
+    }
     fs::rename(partial, to)
         .with_context(|| format!("{} cannot be named {}", partial.display(), to.display()))?;
     sync_folder(to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new(".")))?;
