@@ -94,6 +94,8 @@ async function audit(page, where) {
 
 test("a wrong key is refused, a right one signs in, and a sign-out ends it", async () => {
   const { page, context, close } = await open({ key: null });
+  // Until the page knows that nobody is signed in, it says that it loads.
+  await page.getByLabel("Access key").waitFor();
   await shot(page, "sign-in");
   await audit(page, "sign-in");
   await page.getByLabel("Access key").fill("wfk_wrong");
