@@ -135,7 +135,7 @@ fn cash(id: &str, user_id: i64, amount: i64) -> Withdrawal {
 
 /// These ask for the journal's own (seals, settlement accounts, statements, and acts), or that an order counts within its activity, and a
 /// withdrawal within its user.
-const NEED_MORE: [&str; 35] = [
+const NEED_MORE: [&str; 41] = [
     "a statement's pages hold each line once, with the balance after it",
     "a cursor of a statement leads to the same lines, whatever comes later",
     "a cursor that a caller has made up leads to the user's own lines alone",
@@ -169,6 +169,12 @@ const NEED_MORE: [&str; 35] = [
     "a correction takes no more than was approved, and none that could not be is proposed",
     "writers at once carry two corrections out: each order is taken back once",
     "random acts among grants and withdrawals: each thing once, all sums zero",
+    "a closed activity gives nothing more, and others go on",
+    "a closed activity is opened again while its orders are there",
+    "the rows of a closed activity are read as a whole, and its orders go",
+    "orders that an export lacks are noticed when they have gone",
+    "writers at once grant what is being closed: nothing comes behind",
+    "a place that is none is refused, and an activity that is none has no rows",
     "each transfer is sealed once, in ranges of whole transactions",
     "writers and sealers at once: each transfer is sealed once, and the chain is whole",
 ];
