@@ -4,33 +4,15 @@
 use crate::error::LedgerError;
 use crate::journal::{BUDGET, CLEARING, DIRECT, FUNDING, PAYOUT, PENDING, POST, REVERSAL, USER, VOID};
 use crate::reader::LedgerReader;
-use windfall_contract::accounts::Status;
+use windfall_contract::accounts::StoredOrder;
 
 /// An order of the activity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OrderRow {
-    /// The key that the ledger stores it under.
-    pub key: String,
-    /// The order number.
-    pub trade_no: String,
-    /// The user whom it pays.
-    pub user_id: i64,
+    /// The order.
+    pub order: StoredOrder,
     /// The budget key that pays.
     pub budget: i64,
-    /// The scene.
-    pub scene: String,
-    /// The bonus type.
-    pub bonus_type: String,
-    /// The amount in the smallest unit.
-    pub amount: i64,
-    /// Where it stands.
-    pub status: Status,
-    /// The downstream that paid it, or was asked; empty for none.
-    pub payer: String,
-    /// When the ledger first saw it; Unix milliseconds.
-    pub created_ms: i64,
-    /// When it was decided; `None` while it is reserved.
-    pub decided_ms: Option<i64>,
     /// The number of the transfer that paid it; 0 for none.
     pub paid_by: i64,
 }

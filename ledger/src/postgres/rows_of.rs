@@ -1,15 +1,13 @@
 //! The rows of one activity, where they lie in their tables. No order of a closed activity moves, and no transfer ever does.
 
-use super::budget_keys::{cell, text};
-use super::closing;
+use super::budget_keys::cell;
 use super::link::Link;
 use super::places::{Place, end};
 use super::session::Session;
+use super::{closing, read};
 use crate::closing::{ClosedActivity, ClosingReads};
 use crate::error::LedgerError;
 use crate::journal::{BUDGET, FUNDING};
-use crate::key::number_of;
-use crate::model::status_of_columns;
 use crate::rows_of::{OrderRow, RowsPage, TransferRow, account_word, kind_word, per_mille};
 use tokio_postgres::Row;
 
@@ -18,9 +16,11 @@ const PAGES: u32 = 64;
 /// The statements of one call at most, where few rows are the activity's.
 const STATEMENTS: usize = 16;
 
-const ORDERS: &str = "SELECT o.order_key, o.user_id, o.program, s.name, b.name, o.amount, o.status, o.reason, o.payer, \
-    o.created_ms, o.took_ms, o.paid_by FROM orders o JOIN programs p ON p.id = o.program JOIN names s ON s.id = p.scene \
-    JOIN names b ON b.id = p.asset WHERE o.ctid > $1::text::tid AND o.ctid < $2::text::tid AND o.program = ANY($3)";
+/// The columns of [`read::order`], and two more.
+const ORDERS: &str = "SELECT o.order_key, o.user_id, a.name, s.name, b.name, o.amount, o.status, o.reason, o.created_ms, \
+    o.took_ms, o.payer, o.program, o.paid_by FROM orders o JOIN programs p ON p.id = o.program JOIN names a ON a.id = p.activity \
+    JOIN names s ON s.id = p.scene JOIN names b ON b.id = p.asset \
+    WHERE o.ctid > $1::text::tid AND o.ctid < $2::text::tid AND o.program = ANY($3)";
 const TRANSFERS: &str = "SELECT t.id, t.kind, b.name, t.debit, t.debit_holder, t.credit, t.credit_holder, t.amount, t.reference, \
     t.prev, t.time_ms, t.tx FROM transfers t JOIN names b ON b.id = t.asset \
     WHERE t.ctid > $1::text::tid AND t.ctid < $2::text::tid \
@@ -43,25 +43,7 @@ fn programs(session: &Session, activity: &str) -> Result<Option<(i64, Vec<i64>)>
 }
 
 fn order(row: &Row) -> Result<OrderRow, LedgerError> {
-    let key = text(row, 0)?.to_owned();
-    let (status, reason): (i16, i16) = (cell(row, 6)?, cell(row, 7)?);
-    let status = status_of_columns(i64::from(status), i64::from(reason))
-        .ok_or_else(|| LedgerError::Damaged(format!("order {key} has an unknown status")))?;
-    let (created_ms, took_ms): (i64, Option<i64>) = (cell(row, 9)?, cell(row, 10)?);
-    Ok(OrderRow {
-        trade_no: number_of(&key).to_owned(),
-        key,
-        user_id: cell(row, 1)?,
-        budget: cell(row, 2)?,
-        scene: cell(row, 3)?,
-        bonus_type: cell(row, 4)?,
-        amount: cell(row, 5)?,
-        status,
-        payer: cell(row, 8)?,
-        created_ms,
-        decided_ms: took_ms.map(|took_ms| created_ms.saturating_add(took_ms)),
-        paid_by: cell(row, 11)?,
-    })
+    Ok(OrderRow { order: read::order(row)?, budget: cell(row, 11)?, paid_by: cell(row, 12)? })
 }
 
 fn transfer(row: &Row) -> Result<TransferRow, LedgerError> {
@@ -117,8 +99,8 @@ impl ClosingReads for Link {
         let session = self.session()?;
         session.need_journal()?;
         let Some((_, programs)) = programs(&session, activity)? else { return Ok(nothing()) };
-        let read = |from: &str, below: &str| session.query(ORDERS, &[&from, &below, &programs]);
-        page(&session, "orders", after, read, order)
+        let parts = |from: &str, below: &str| session.query(ORDERS, &[&from, &below, &programs]);
+        page(&session, "orders", after, parts, order)
     }
 
     fn transfers_of_activity(
@@ -131,9 +113,9 @@ impl ClosingReads for Link {
         let Some((number, programs)) = programs(&session, activity)? else { return Ok(nothing()) };
         let small = super::transfers::small;
         let (budget, funding) = (small(BUDGET)?, small(FUNDING)?);
-        let read = |from: &str, below: &str| {
+        let parts = |from: &str, below: &str| {
             session.query(TRANSFERS, &[&from, &below, &programs, &budget, &funding, &number])
         };
-        page(&session, "transfers", after, read, transfer)
+        page(&session, "transfers", after, parts, transfer)
     }
 }

@@ -1,6 +1,8 @@
 //! Closed activities in a file, and their rows. The file has one writer, which closes them while nothing is granted. A build that does
 //! not know their tables leaves them as they are, and meets the triggers.
 
+use super::corrections::{READ, last_read};
+use super::query;
 use super::state::SqliteTx;
 use super::store::SqliteLedger;
 use crate::closing::{
@@ -9,14 +11,10 @@ use crate::closing::{
 };
 use crate::error::LedgerError;
 use crate::journal::{BUDGET, FUNDING};
-use crate::key::number_of;
-use crate::model::status_of_columns;
 use crate::rows_of::{OrderRow, RowsPage, TransferRow, account_word, kind_word, per_mille};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use std::collections::BTreeSet;
 
-/// The orders, or transfers, that one call reads, whether they are the activity's or not.
-const READ: i64 = 20_000;
 /// How many reserved orders are counted at most.
 const COUNTED_MAX: i64 = 1_000;
 
@@ -58,8 +56,9 @@ BEGIN SELECT RAISE(ABORT, 'detached budgets are only ever appended'); END;
 CREATE TRIGGER IF NOT EXISTS detached_budgets_no_delete BEFORE DELETE ON detached_budgets
 BEGIN SELECT RAISE(ABORT, 'detached budgets are only ever appended'); END;";
 
-const ORDERS: &str = "SELECT o.order_key, o.user_id, o.program, s.name, b.name, o.amount, o.status, o.reason, o.payer, \
-    o.created_ms, o.took_ms, o.paid_by FROM orders o CROSS JOIN programs p ON p.id = o.program \
+/// The columns of [`query::stored`], and two more.
+const ORDERS: &str = "SELECT o.order_key, o.user_id, a.name, s.name, b.name, o.amount, o.status, o.reason, o.created_ms, \
+    o.took_ms, o.payer, o.program, o.paid_by FROM orders o CROSS JOIN programs p ON p.id = o.program \
     CROSS JOIN names a ON a.id = p.activity CROSS JOIN names s ON s.id = p.scene CROSS JOIN names b ON b.id = p.asset \
     WHERE o.order_key > ?1 AND o.order_key <= ?2 AND a.name = ?3 ORDER BY o.order_key";
 const TRANSFERS: &str = "SELECT t.id, t.kind, b.name, t.debit, t.debit_holder, t.credit, t.credit_holder, t.amount, t.reference, \
@@ -143,15 +142,6 @@ fn begin_detach(db: &Connection, which: &Detach<'_>) -> Result<DetachBegun, Ledg
         params![number, which.export, which.time_ms],
     )?;
     Ok(DetachBegun::Now)
-}
-
-/// The last order that a call reads behind a key, and whether others are behind it.
-fn last_read(db: &Connection, after: &str) -> Result<(String, bool), LedgerError> {
-    let sql = "SELECT coalesce(max(order_key), ''), count(*) \
-               FROM (SELECT order_key FROM orders WHERE order_key > ?1 ORDER BY order_key LIMIT ?2)";
-    let (last, count): (String, i64) =
-        db.prepare_cached(sql)?.query_row(params![after, READ], |row| Ok((row.get(0)?, row.get(1)?)))?;
-    Ok((last, count >= READ))
 }
 
 fn detach_step(
@@ -242,27 +232,6 @@ fn closed_activity(row: &Row<'_>) -> Result<ClosedActivity, rusqlite::Error> {
     })
 }
 
-fn order(row: &Row<'_>) -> Result<OrderRow, LedgerError> {
-    let key: String = row.get(0)?;
-    let status = status_of_columns(row.get(6)?, row.get(7)?)
-        .ok_or_else(|| LedgerError::Damaged(format!("order {key} has an unknown status")))?;
-    let (created_ms, took_ms): (i64, Option<i64>) = (row.get(9)?, row.get(10)?);
-    Ok(OrderRow {
-        trade_no: number_of(&key).to_owned(),
-        key,
-        user_id: row.get(1)?,
-        budget: row.get(2)?,
-        scene: row.get(3)?,
-        bonus_type: row.get(4)?,
-        amount: row.get(5)?,
-        status,
-        payer: row.get(8)?,
-        created_ms,
-        decided_ms: took_ms.map(|took_ms| created_ms.saturating_add(took_ms)),
-        paid_by: row.get(11)?,
-    })
-}
-
 fn transfer(row: &Row<'_>) -> Result<TransferRow, LedgerError> {
     let id: i64 = row.get(0)?;
     Ok(TransferRow {
@@ -301,7 +270,7 @@ impl ClosingReads for Connection {
         let mut rows = statement.query(params![after, last, activity])?;
         let mut own = Vec::new();
         while let Some(row) = rows.next()? {
-            own.push(order(row)?);
+            own.push(OrderRow { order: query::stored(row)?, budget: row.get(11)?, paid_by: row.get(12)? });
         }
         // How far a key is in the table, the file does not say without reading it.
         let read_per_mille = if is_more { 0 } else { 1_000 };

@@ -12,8 +12,8 @@ use crate::model::{CREDITED, RESERVED};
 use rusqlite::{Connection, OptionalExtension, params};
 use std::collections::HashSet;
 
-/// The orders that one call reads, whether they fit or not.
-const READ: i64 = 20_000;
+/// The rows that one call reads, whether they are asked for or not.
+pub(super) const READ: i64 = 20_000;
 
 /// Orders of a selection behind a key and up to another one. Their status is asked for by the caller. They are read by key, whatever
 /// the database expects of their programs.
@@ -37,7 +37,7 @@ fn survey_sql(has_acts: bool) -> String {
 }
 
 /// The last order that a call reads behind a key, and whether others are behind it.
-fn last_read(db: &Connection, after: &str) -> Result<(String, bool), LedgerError> {
+pub(super) fn last_read(db: &Connection, after: &str) -> Result<(String, bool), LedgerError> {
     let sql = "SELECT coalesce(max(order_key), ''), count(*) \
          FROM (SELECT order_key FROM orders WHERE order_key > ?1 ORDER BY order_key LIMIT ?2)";
     let (last, count): (String, i64) =

@@ -7,7 +7,7 @@ use crate::model::status_of_columns;
 use crate::model::{Awaits, BudgetState, ReservedOrder, Settlement};
 use crate::reconcile::SETTLEMENTS;
 use crate::statement::AccountEnd;
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, Row, params};
 use windfall_contract::accounts::{FlowLine, Status, StoredOrder};
 
 pub(crate) fn balance(db: &Connection, user_id: i64, bonus_type: &str) -> Result<i64, LedgerError> {
@@ -121,37 +121,34 @@ pub(crate) fn orders_of_number(db: &Connection, trade_no: &str) -> Result<Vec<St
 
 /// The order that is stored under this key.
 pub(super) fn under(db: &Connection, key: &str) -> Result<Option<StoredOrder>, LedgerError> {
-    let read = db
-        .prepare_cached(
-            "SELECT o.user_id, a.name, s.name, b.name, o.amount, o.status, o.reason, o.created_ms, o.took_ms, o.payer \
-             FROM orders o JOIN programs p ON p.id = o.program JOIN names a ON a.id = p.activity \
-             JOIN names s ON s.id = p.scene JOIN names b ON b.id = p.asset WHERE o.order_key = ?1",
-        )?
-        .query_row([key], |row| {
-            let status = status_of_columns(row.get(5)?, row.get(6)?);
-            let created_ms: i64 = row.get(7)?;
-            let took_ms: Option<i64> = row.get(8)?;
-            let order = StoredOrder {
-                key: key.to_owned(),
-                trade_no: number_of(key).to_owned(),
-                user_id: row.get(0)?,
-                activity: row.get(1)?,
-                scene: row.get(2)?,
-                bonus_type: row.get(3)?,
-                amount: row.get(4)?,
-                status: status.unwrap_or(Status::Reserved),
-                payer: row.get(9)?,
-                created_ms,
-                decided_ms: took_ms.map(|took_ms| created_ms.saturating_add(took_ms)),
-            };
-            Ok((order, status.is_some()))
-        })
-        .optional()?;
-    match read {
-        Some((_, false)) => Err(LedgerError::Damaged(format!("order {key} has an unknown status"))),
-        Some((order, true)) => Ok(Some(order)),
-        None => Ok(None),
-    }
+    let mut statement = db.prepare_cached(
+        "SELECT o.order_key, o.user_id, a.name, s.name, b.name, o.amount, o.status, o.reason, o.created_ms, o.took_ms, o.payer \
+         FROM orders o JOIN programs p ON p.id = o.program JOIN names a ON a.id = p.activity \
+         JOIN names s ON s.id = p.scene JOIN names b ON b.id = p.asset WHERE o.order_key = ?1",
+    )?;
+    let mut rows = statement.query([key])?;
+    rows.next()?.map(stored).transpose()
+}
+
+/// The order of a row whose first columns are those of [`under`].
+pub(super) fn stored(row: &Row<'_>) -> Result<StoredOrder, LedgerError> {
+    let key: String = row.get(0)?;
+    let status = status_of_columns(row.get(6)?, row.get(7)?)
+        .ok_or_else(|| LedgerError::Damaged(format!("order {key} has an unknown status")))?;
+    let (created_ms, took_ms): (i64, Option<i64>) = (row.get(8)?, row.get(9)?);
+    Ok(StoredOrder {
+        trade_no: number_of(&key).to_owned(),
+        key,
+        user_id: row.get(1)?,
+        activity: row.get(2)?,
+        scene: row.get(3)?,
+        bonus_type: row.get(4)?,
+        amount: row.get(5)?,
+        status,
+        payer: row.get(10)?,
+        created_ms,
+        decided_ms: took_ms.map(|took_ms| created_ms.saturating_add(took_ms)),
+    })
 }
 
 /// The status is written as it stands in the index, so that SQLite uses the index.

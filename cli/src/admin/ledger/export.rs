@@ -11,7 +11,7 @@ use parquet::record::RowAccessor;
 use serde_json::json;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use windfall_contract::accounts::Status;
+use windfall_contract::accounts::{Status, StoredOrder};
 use windfall_ledger::{
     ArchiveFilter, Archived, ClosedActivity, LedgerReader, OrderRow, RowsPage, TransferRow,
 };
@@ -42,9 +42,9 @@ pub struct ExportArgs {
     json: bool,
 }
 
-/// The orders of an export, as its file has them.
-pub fn read_orders(folder: &Path, mut take: impl FnMut(&OrderRow)) -> Result<()> {
-    each_row(&folder.join(ORDERS), |row| {
+/// The orders of an export, as their file has them.
+pub fn read_orders(file: &Path, activity: &str, mut take: impl FnMut(&OrderRow)) -> Result<()> {
+    each_row(file, |row| {
         let time = |at: usize| row.get_timestamp_millis(at);
         let status = match (row.get_string(7)?.as_str(), row.is_null(8)?) {
             ("credited", true) => Status::Credited,
@@ -52,11 +52,11 @@ pub fn read_orders(folder: &Path, mut take: impl FnMut(&OrderRow)) -> Result<()>
             ("rejected", false) => Status::Rejected(reason_of_word(row.get_string(8)?)?),
             (other, _) => bail!("an order has the unknown status {other:?}"),
         };
-        take(&OrderRow {
+        let order = StoredOrder {
             key: row.get_string(0)?.clone(),
             trade_no: row.get_string(1)?.clone(),
             user_id: row.get_long(2)?,
-            budget: row.get_long(3)?,
+            activity: activity.to_owned(),
             scene: row.get_string(4)?.clone(),
             bonus_type: row.get_string(5)?.clone(),
             amount: row.get_long(6)?,
@@ -64,8 +64,8 @@ pub fn read_orders(folder: &Path, mut take: impl FnMut(&OrderRow)) -> Result<()>
             payer: row.get_string(9)?.clone(),
             created_ms: time(10)?,
             decided_ms: if row.is_null(11)? { None } else { Some(time(11)?) },
-            paid_by: row.get_long(12)?,
-        });
+        };
+        take(&OrderRow { order, budget: row.get_long(3)?, paid_by: row.get_long(12)? });
         Ok(())
     })
 }
@@ -88,20 +88,21 @@ impl Record for OrderRow {
     }";
 
     fn put(&self, columns: &mut Columns<'_>) {
-        let (status, reason) = status_words(self.status);
-        columns.bytes(self.key.as_bytes());
-        columns.bytes(self.trade_no.as_bytes());
-        columns.int(self.user_id);
-        columns.int(self.budget);
-        columns.bytes(self.scene.as_bytes());
-        columns.bytes(self.bonus_type.as_bytes());
-        columns.int(self.amount);
+        let Self { order, budget, paid_by } = self;
+        let (status, reason) = status_words(order.status);
+        columns.bytes(order.key.as_bytes());
+        columns.bytes(order.trade_no.as_bytes());
+        columns.int(order.user_id);
+        columns.int(*budget);
+        columns.bytes(order.scene.as_bytes());
+        columns.bytes(order.bonus_type.as_bytes());
+        columns.int(order.amount);
         columns.bytes(status.as_bytes());
         columns.maybe_bytes(reason.map(str::as_bytes));
-        columns.bytes(self.payer.as_bytes());
-        columns.int(self.created_ms);
-        columns.maybe_int(self.decided_ms);
-        columns.int(self.paid_by);
+        columns.bytes(order.payer.as_bytes());
+        columns.int(order.created_ms);
+        columns.maybe_int(order.decided_ms);
+        columns.int(*paid_by);
     }
 }
 
@@ -331,7 +332,7 @@ fn finish(partial: &Path, to: &Path, written: &Manifest) -> Result<String> {
     fs::write(&path, text).with_context(failed)?;
     File::open(&path).and_then(|file| file.sync_all()).with_context(failed)?;
     sync_folder(partial)?;
-    let wrong = written.compare(partial)?;
+    let wrong = written.compare(partial);
     if !wrong.is_empty() {
         bail!("{} is not as it was written: {}", partial.display(), wrong.join("; "));
     }
@@ -350,7 +351,7 @@ fn sync_folder(folder: &Path) -> Result<()> {
 /// Runs `check-export`.
 pub fn check(folder: &Path, as_json: bool) -> Result<Outcome> {
     let (manifest, checksum) = Manifest::read(folder)?;
-    let wrong = manifest.compare(folder)?;
+    let wrong = manifest.compare(folder);
     if as_json {
         println!(
             "{:#}",

@@ -71,9 +71,9 @@ fn budgets_of(rows: &[OrderRow]) -> Vec<DetachedBudget> {
         let own =
             budgets.entry(row.budget).or_insert(DetachedBudget { budget: row.budget, ..Default::default() });
         own.orders += 1;
-        if row.status == Status::Credited {
+        if row.order.status == Status::Credited {
             own.credited += 1;
-            own.amount += row.amount;
+            own.amount += row.order.amount;
         }
     }
     budgets.into_values().collect()
@@ -190,14 +190,15 @@ pub(super) fn rows_and_orders_go(place: &dyn Place) -> Outcome {
     let rows = orders_of(&reader, "spring")?;
     drop(reader);
     assert_eq!(rows.len(), names.len() + 3);
-    let mut found: Vec<&str> = rows.iter().map(|row| row.trade_no.as_str()).collect();
+    let mut found: Vec<&str> = rows.iter().map(|row| row.order.trade_no.as_str()).collect();
     found.sort_unstable();
     found.dedup();
     assert_eq!(found.len(), rows.len(), "each order once");
-    let paid = |name: &str| rows.iter().find(|row| row.trade_no == name).cloned();
+    let paid = |name: &str| rows.iter().find(|row| row.order.trade_no == name).cloned();
     let one = paid(&names[0]).ok_or("the first order")?;
-    assert_eq!((one.user_id, one.amount, one.status, &*one.scene), (1, 3, Status::Credited, "rain"));
-    assert_eq!((paid("x").ok_or("x")?.payer.as_str(), &*one.payer), ("bank", ""));
+    let first = &one.order;
+    assert_eq!((first.user_id, first.amount, first.status, &*first.scene), (1, 3, Status::Credited, "rain"));
+    assert_eq!((paid("x").ok_or("x")?.order.payer.as_str(), &*first.payer), ("bank", ""));
     // Each credited order's transfer, the funding of two budgets, and what was pending of one order.
     let transfers = transfers_of(&place.reader()?, "spring")?;
     let paying: Vec<&TransferRow> = transfers
@@ -205,7 +206,7 @@ pub(super) fn rows_and_orders_go(place: &dyn Place) -> Outcome {
         .filter(|one| one.debit == "budget" && matches!(one.kind, "direct" | "post"))
         .collect();
     assert_eq!(paying.len(), names.len() + 1);
-    assert!(paying.iter().any(|transfer| transfer.id == one.paid_by && transfer.reference == one.key));
+    assert!(paying.iter().any(|transfer| transfer.id == one.paid_by && transfer.reference == first.key));
     assert_eq!(transfers.iter().filter(|one| one.debit == "funding").count(), 2);
     assert_eq!(transfers.len(), names.len() + 1 + 1 + 2);
 
