@@ -17,7 +17,7 @@ use windfall_contract::accounts::Status;
 use windfall_contract::connector::{Connector, PayAnswer, PayOrder};
 use windfall_contract::rewards::{GrantReply, Rejection, RetryReason, Rewards};
 use windfall_contract::rules::{Budget, BudgetKind};
-use windfall_ledger::{ArchiveFilter, Deed, Ledger, LedgerReader, Operator};
+use windfall_ledger::{ArchiveFilter, Close, Closed, Deed, Ledger, LedgerReader, Operator};
 use windfall_reward_service::{ConnectorOptions, Payer, RewardHandle, RewardOptions};
 
 /// Answers what it is told to, then `Paid`; counts its calls.
@@ -368,6 +368,18 @@ async fn contradicted(
     told: [PayAnswer; 3],
     total: i64,
 ) -> (RewardHandle, GrantReply) {
+    let change = async |rewards: &RewardHandle| {
+        rewards.apply_budgets(1, &[budget(total)]).await.unwrap();
+    };
+    contradicted_while(folder, told, change).await
+}
+
+/// The same, with something else that happens between the two answers.
+async fn contradicted_while(
+    folder: &std::path::Path,
+    told: [PayAnswer; 3],
+    meanwhile: impl AsyncFnOnce(&RewardHandle),
+) -> (RewardHandle, GrantReply) {
     let gated = Gated { calls: AtomicUsize::new(0), open: tokio::sync::Semaphore::new(0), told };
     let gated = Arc::new(gated);
     let rewards = start_with(folder, options(ConnectorOptions::default()), vec![gated.clone()]);
@@ -410,7 +422,7 @@ async fn contradicted(
     while gated.calls.load(Ordering::SeqCst) < 2 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    rewards.apply_budgets(1, &[budget(total)]).await.unwrap();
+    meanwhile(&rewards).await;
     gated.open.add_permits(2);
     let reply = second.await.unwrap();
     (rewards, reply)
@@ -440,6 +452,27 @@ async fn paid_after_a_refusal_when_nothing_is_left_it_waits_in_the_archive_for_a
     assert_clean(folder.path());
     rewards.apply_budgets(1, &[budget(1)]).await.unwrap();
     assert_eq!(rewards.replay(entry.id, "ann").await.unwrap().reply, GrantReply::Credited);
+    rewards.close();
+    assert_clean(folder.path());
+}
+
+/// Whatever room there is: the activity is over, and its books are closed. A person settles it with the payer.
+#[tokio::test]
+async fn paid_after_a_refusal_in_an_activity_that_was_closed_meanwhile_it_is_archived_as_such() {
+    let folder = tempfile::tempdir().unwrap();
+    let told = [PayAnswer::Refused("no".into()), PayAnswer::Paid, PayAnswer::Unknown];
+    let close = async |rewards: &RewardHandle| {
+        let which = Close { activity: "spring-2027", operator: "ann", reason: "over", time_ms: 1 };
+        let closed = rewards.call(move |ledger| ledger.close_activity(&which)).await.unwrap();
+        assert_eq!(closed, Closed::Now);
+    };
+    let (rewards, reply) = contradicted_while(folder.path(), told, close).await;
+    assert_eq!(reply, GrantReply::Rejected(Rejection::ActivityClosed));
+    let filter = ArchiveFilter { reason: Some("activity_closed".into()), ..ArchiveFilter::default() };
+    let entry = rewards.archive_list(filter).await.unwrap().remove(0);
+    assert!(entry.detail.contains("settle it with the payer"), "{}", entry.detail);
+    let again = rewards.replay(entry.id, "ann").await.unwrap().reply;
+    assert_eq!(again, GrantReply::Rejected(Rejection::ActivityClosed), "a replay asks no payer");
     rewards.close();
     assert_clean(folder.path());
 }
