@@ -4,6 +4,7 @@ use super::{Case, Checked, Fixture, LONG_MS, SOON_MS, holds, said, same, slot_of
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use windfall_contract::due::{
     Added, Change, Changed, DeadTask, DueRecord, FinishBatch, Lease, LeaseError, NewRecord, ReadFrom, Shard,
     SlotEntry, SlotMinute, TaskAt, TaskId, Waiting,
@@ -484,6 +485,7 @@ async fn dead_letters_wait_for_people(fixture: &dyn Fixture) -> Result<(), Strin
 /// The watermark never goes back, and a lease that was given before ends as if it were given now.
 async fn a_clock_that_goes_back(fixture: &dyn Fixture) -> Result<(), String> {
     let case = Case::open(fixture, 30, "clock-back").await?;
+    let began = Instant::now();
     let lease = case.store.acquire(case.shard, "gone", SOON_MS).await.map_err(said)?;
     let lease = lease.map_err(|held| format!("{held:?}"))?;
     let before = case.advance(&lease).await?.watermark_ms;
@@ -499,8 +501,12 @@ async fn a_clock_that_goes_back(fixture: &dyn Fixture) -> Result<(), String> {
         &vec![Changed::Firing],
     )?;
     let held = case.store.acquire(case.shard, "next", SOON_MS).await.map_err(said)?;
-    let left_ms = held.err().map(|held| held.left_ms);
-    holds("the lease ends soon", left_ms.is_some_and(|left_ms| (1..=SOON_MS).contains(&left_ms)))?;
+    let soon = match held {
+        Err(held) => (1..=SOON_MS).contains(&held.left_ms),
+        // On a busy machine the lease may have run out already.
+        Ok(_) => began.elapsed() >= Duration::from_millis(SOON_MS),
+    };
+    holds("the lease ends soon", soon)?;
     case.store.beat("next", LONG_MS).await.map_err(said)?;
     fixture.wait_ms(SOON_MS + 300).await;
     let taken = case.store.acquire(case.shard, "next", SOON_MS).await.map_err(said)?;

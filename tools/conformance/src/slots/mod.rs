@@ -16,7 +16,7 @@ use windfall_contract::due::{
 /// The lease that a check takes where its end does not matter.
 const LONG_MS: u64 = 60_000;
 /// A time that a test can wait for.
-const SOON_MS: u64 = 700;
+const SOON_MS: u64 = 1_500;
 
 /// A store under test. It has 64 shards, and a clock that goes on while it is waited for.
 #[async_trait]
