@@ -56,3 +56,15 @@ pub(crate) type InHandMax = Number<u32, 1, 1_000_000>;
 pub(crate) type LaneEventsMax = Number<u32, 4096, 16_777_216>;
 /// At least 1 MiB, the largest record that brokers take by default.
 pub(crate) type LaneBytesMax = Number<u64, { 1 << 20 }, { 1 << 32 }>;
+
+/// A moment in ms since 1970, exact in every JSON reader.
+pub(crate) type TimeMs = Number<u64, 1, NUMBER_MAX>;
+/// The processes that try a staged change, at most.
+pub(crate) const STAGED_PROCESSES_MAX: usize = 1000;
+/// The bytes of a process's name, at most: a role, a host name of 255 bytes at most, and a number.
+pub(crate) const PROCESS_NAME_MAX_BYTES: usize = 320;
+/// Guards of a staged change. Below a second every pause would end it.
+pub(crate) type OldestMaxMs = Number<u64, 1000, 86_400_000>;
+/// At 100 no failure would.
+pub(crate) type FailedMaxPercent = Number<u8, 0, 99>;
+pub(crate) type LagMaxRecords = Number<u64, 1, NUMBER_MAX>;

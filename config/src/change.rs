@@ -4,7 +4,7 @@ use std::io;
 
 use serde::{Deserialize, Serialize};
 
-use crate::document::{version_of, with_draining, with_version};
+use crate::document::{version_of, with_draining, with_version, without_staged};
 use crate::refusal::Refusal;
 use crate::status::ProcessStatus;
 use windfall_contract::rules::Rules;
@@ -190,14 +190,19 @@ impl From<ReadError> for SetError {
 }
 
 impl History {
-    /// The document of a version: what a change left, or what the next one found after a change outside.
+    /// The document of a version, without what was staged then: what a change left, or what the next one found after a change outside.
     pub(crate) fn text_of(&self, version: u64) -> Option<String> {
         let made = self.changes.iter().find(|change| change.version == version).map(|change| &change.after);
         let found = || {
             let before = self.changes.iter().filter_map(|change| change.before.as_ref());
             before.into_iter().find(|before| version_of(before) == Some(version))
         };
-        made.or_else(found).cloned()
+        let text = made.or_else(found)?;
+        // A trial of then is over, and must not begin again.
+        match crate::parse_rules(text, None) {
+            Ok(rules) if rules.staged.is_some() => without_staged(text).ok(),
+            _ => Some(text.clone()),
+        }
     }
 }
 
@@ -242,6 +247,7 @@ pub(crate) fn plan(
     known_brokers: Option<&[String]>,
 ) -> Result<Result<Change, u64>, SetError> {
     let text = keep_read(before.as_deref(), text);
+    let text = drop_overtaken(before.as_deref(), text);
     let current = before.as_deref().and_then(version_of);
     // Above everything that ever was, so that processes take it whatever they run.
     let version = match current.max(newest) {
@@ -271,6 +277,24 @@ fn keep_read(before: Option<&str>, text: String) -> String {
         return text;
     }
     with_draining(&text, &forgotten).unwrap_or(text)
+}
+
+/// The new document without a trial of what it changes for all: an operator who sets a limit means every process, and a
+/// promotion would take that back.
+fn drop_overtaken(before: Option<&str>, text: String) -> String {
+    let rules = |text: &str| crate::parse_rules(text, None).ok();
+    let (Some(old), Some(new)) = (before.and_then(rules), rules(&text)) else { return text };
+    let (Some(tried), Some(still)) = (&old.staged, &new.staged) else { return text };
+    let changed = |name: &String| old.limits.types.get(name) != new.limits.types.get(name);
+    let tries = |name: &String| old.limits.types.get(name) != tried.limits.types.get(name);
+    let is_overtaken = tried.since_ms == still.since_ms
+        && (old.limits.types.keys().any(|name| changed(name) && tries(name))
+            || (old.limits.global != new.limits.global && old.limits.global != tried.limits.global)
+            || (old.pacing != new.pacing && old.pacing != tried.pacing));
+    if !is_overtaken {
+        return text;
+    }
+    without_staged(&text).unwrap_or(text)
 }
 
 pub(crate) fn validate(text: &str, known_brokers: Option<&[String]>) -> Result<Rules, Refusal> {

@@ -13,6 +13,8 @@
 //!   reason, and any version can be rolled back to ([`ChangeRules`]).
 //! - [`RulesEdit`] is one change to a document's text, which leaves the rest as it is; [`differences`] says what differs
 //!   between two documents.
+//! - [`stage()`] has some processes try a change of limits or pacing, within [`Guards`](windfall_contract::rules::Guards);
+//!   [`promote`] makes it for all, and [`abort`] takes it back.
 //! - `etcd`, with the feature of that name, has source and store for rules in etcd, with a copy on disk for starts
 //!   without it. Both pass the suite of `windfall-conformance`.
 //!
@@ -55,6 +57,7 @@ mod nearest;
 mod options;
 mod reader;
 mod refusal;
+mod stage;
 mod status;
 mod store;
 mod watch;
@@ -65,6 +68,9 @@ pub use document::{Bucket, EditError, RulesEdit, parse_rules, parse_rules_bytes,
 pub use live::{Applied, Applier, LiveRules, Noted, Status};
 pub use options::{OptionsError, Place, load};
 pub use refusal::{Fault, Problem, Refusal};
+pub use stage::{
+    PROMOTE_WITHIN_MS, StageError, StageFor, StagedStatus, Trial, abort, promote, shortened, stage, trial,
+};
 pub use status::{ProcessStatus, REPORT_EVERY_MS, RefusedVersion, SILENT_AFTER_MS};
 pub use store::RulesStore;
 pub use watch::{FileSource, OpenError, WatchOptions};

@@ -8,8 +8,9 @@ use tokio::sync::watch;
 
 use crate::document::version_of;
 use crate::refusal::{Fault, Problem, Refusal};
+use crate::stage::StagedStatus;
 use crate::status::RefusedVersion;
-use windfall_contract::rules::{DrainingTopic, Rules};
+use windfall_contract::rules::{DrainingTopic, Rules, Staged};
 
 /// A handle on the rules that run now. Cheap to clone; all clones see the same rules.
 /// Code that reads more than one field for one decision takes [`LiveRules::current`] once and keeps that `Arc`
@@ -35,6 +36,14 @@ struct Record {
     refuses: Option<RefusedVersion>,
     source_failures: u64,
     source_failure: Option<Noted>,
+    /// The rules as the document has them, where a change is staged in it.
+    document: Option<Arc<Rules>>,
+    /// The name by which a staged change names this process.
+    process: Option<String>,
+    /// When it was named, in ms since 1970.
+    named_ms: u64,
+    /// The staged change that this process does not run any more, by its time, and why.
+    given_up: Option<(u64, String)>,
 }
 
 /// What a process runs, and what it was offered and did not take.
@@ -58,6 +67,8 @@ pub struct Status {
     pub source_failures: u64,
     /// Why the source cannot be read now; `None` while it can.
     pub source_failure: Option<Noted>,
+    /// What the process does with the change that is staged; `None` where none is.
+    pub staged: Option<StagedStatus>,
 }
 
 /// A message with its time.
@@ -87,10 +98,11 @@ impl LiveRules {
     /// Rules that never change: for tests, and for tools that need one look.
     pub fn fixed(rules: Rules) -> Self {
         let rules = Arc::new(rules);
+        let document = rules.staged.is_some().then(|| Arc::clone(&rules));
         Self(Arc::new(Shared {
             current: ArcSwap::new(Arc::clone(&rules)),
             changes: watch::Sender::new(rules),
-            record: Mutex::default(),
+            record: Mutex::new(Record { document, ..Record::default() }),
         }))
     }
 
@@ -125,6 +137,95 @@ impl LiveRules {
             last_refusal: record.last_refusal.clone(),
             source_failures: record.source_failures,
             source_failure: record.source_failure.clone(),
+            staged: record.staged().map(|staged| StagedStatus {
+                since_ms: staged.since_ms,
+                runs: record.runs(staged),
+                given_up: record.given_up_for(staged).map(str::to_owned),
+            }),
+        }
+    }
+
+    /// Names this process: from now on it runs what is staged for it. Call it before anything runs by these rules:
+    /// within one version a process may give a staged change up, and not begin it. `now_ms` is ms since 1970.
+    pub fn name_process(&self, name: &str, now_ms: u64) {
+        let mut record = self.0.record.lock();
+        record.process = Some(name.to_owned());
+        record.named_ms = now_ms;
+        record.give_up_what_is_over(now_ms);
+        self.swap_to_what_is_staged(&mut record, now_ms);
+    }
+
+    /// The staged change that this process runs now.
+    pub fn staged_here(&self) -> Option<Staged> {
+        let record = self.0.record.lock();
+        record.staged().filter(|staged| record.runs(staged)).cloned()
+    }
+
+    /// Gives up the change that was staged at `since_ms`: this process runs the rules without it from now on, also where
+    /// they change otherwise. Nothing happens where another change is staged. `now_ms` is ms since 1970.
+    pub fn give_up_staged(&self, since_ms: u64, why: String, now_ms: u64) {
+        let mut record = self.0.record.lock();
+        let runs = record.staged().is_some_and(|staged| staged.since_ms == since_ms && record.runs(staged));
+        if runs {
+            tracing::warn!(why, "this process gives up the staged change of the rules");
+            record.given_up = Some((since_ms, why));
+            self.swap_to_what_is_staged(&mut record, now_ms);
+        }
+    }
+
+    /// Runs what the record says of the staged change, if that is not what runs.
+    fn swap_to_what_is_staged(&self, record: &mut Record, now_ms: u64) {
+        let Some(document) = record.document.clone() else { return };
+        let rules = record.in_force(&document);
+        let running = self.0.current.load_full();
+        if rules.tries_staged != running.tries_staged {
+            self.swap(record, rules, now_ms);
+        }
+    }
+
+    fn swap(&self, record: &mut Record, rules: Rules, now_ms: u64) {
+        record.swaps += 1;
+        record.applied_at_ms = Some(now_ms);
+        let rules = Arc::new(rules);
+        self.0.current.store(Arc::clone(&rules));
+        self.0.changes.send_replace(rules);
+    }
+}
+
+impl Record {
+    fn staged(&self) -> Option<&Staged> {
+        self.document.as_deref()?.staged.as_deref()
+    }
+
+    fn given_up_for(&self, staged: &Staged) -> Option<&str> {
+        self.given_up.as_ref().filter(|(since_ms, _)| *since_ms == staged.since_ms).map(|(_, why)| &**why)
+    }
+
+    /// Whether this process runs it.
+    fn runs(&self, staged: &Staged) -> bool {
+        self.process.as_ref().is_some_and(|own| staged.processes.contains(own))
+            && self.given_up_for(staged).is_none()
+    }
+
+    /// A change whose time is over is not even begun; nor is one of before the start, whose trial this process may have
+    /// ended by giving it up or by crashing of it. A container has the same name when it starts again.
+    fn give_up_what_is_over(&mut self, now_ms: u64) {
+        let Some(staged) = self.staged().filter(|staged| self.runs(staged)) else { return };
+        let why = if now_ms >= staged.until_ms {
+            "its time is over"
+        } else if staged.since_ms < self.named_ms {
+            "the process has started since"
+        } else {
+            return;
+        };
+        self.given_up = Some((staged.since_ms, why.to_owned()));
+    }
+
+    /// The rules that this process runs by this document.
+    fn in_force(&self, document: &Rules) -> Rules {
+        match &document.staged {
+            Some(staged) if self.runs(staged) => document.with_staged(),
+            _ => document.clone(),
         }
     }
 }
@@ -145,7 +246,8 @@ impl Applier {
         let shared = &self.live.0;
         // Held over the whole change, so that two candidates at once are judged one after the other.
         let mut record = shared.record.lock();
-        let running = shared.current.load_full();
+        let current = shared.current.load_full();
+        let running = record.document.clone().unwrap_or_else(|| Arc::clone(&current));
         let offered = str::from_utf8(candidate).ok().and_then(version_of);
         let judged = self.judge(candidate, &running);
         record.offered = offered.or(record.offered);
@@ -154,11 +256,10 @@ impl Applier {
             Ok(None) => Ok(Applied::Unchanged),
             Ok(Some(rules)) => {
                 let (from, to) = (running.version, rules.version);
-                let rules = Arc::new(rules);
-                shared.current.store(Arc::clone(&rules));
-                shared.changes.send_replace(rules);
-                record.applied_at_ms = Some(now_ms);
-                record.swaps += 1;
+                record.document = rules.staged.is_some().then(|| Arc::new(rules.clone()));
+                record.give_up_what_is_over(now_ms);
+                let rules = record.in_force(&rules);
+                self.live.swap(&mut record, rules, now_ms);
                 tracing::info!(from, to, "the rules changed");
                 Ok(Applied::Swapped { from, to })
             }
@@ -318,6 +419,80 @@ mod tests {
         let gone = at_version(3, |rules| drop(moved(rules)));
         applier.apply(gone.as_bytes(), 3).unwrap();
         assert!(!live.current().knows_topic("cash-a", "a"));
+    }
+
+    const NOW_MS: u64 = 1_790_000_000_000;
+
+    /// The sample with a change of the global limit's burst that `mine` tries.
+    fn staged(version: u64, since_ms: u64) -> String {
+        let who = crate::StageFor {
+            processes: vec!["mine".to_owned()],
+            guards: windfall_contract::rules::Guards::default(),
+            proven_after_ms: 1000,
+        };
+        let mut wanted = sample();
+        wanted.limits.global.burst = 7;
+        let text = crate::stage(SAMPLE, &wanted, &who, since_ms).unwrap();
+        crate::document::with_version(&text, version).unwrap()
+    }
+
+    #[test]
+    fn a_staged_change_runs_where_it_is_named_until_it_is_given_up() {
+        let burst = |live: &LiveRules| live.current().limits.global.burst;
+        let (live, applier) = LiveRules::adjustable(sample(), None);
+        let (others, of_others) = LiveRules::adjustable(sample(), None);
+        let base = burst(&live);
+        live.name_process("mine", NOW_MS);
+        others.name_process("theirs", NOW_MS);
+        for applier in [&applier, &of_others] {
+            applier.apply(staged(2, NOW_MS).as_bytes(), NOW_MS).unwrap();
+        }
+        assert_eq!((burst(&live), burst(&others)), (7, base));
+        assert_eq!((live.current().version, others.current().version), (2, 2), "the version is one");
+        assert!(!others.status().staged.unwrap().runs && others.staged_here().is_none());
+        // The same document again is no change, and no way back.
+        assert_eq!(applier.apply(staged(2, NOW_MS).as_bytes(), NOW_MS).unwrap(), Applied::Unchanged);
+        assert_eq!(burst(&live), 7);
+
+        let mut changes = live.subscribe();
+        let edition = changes.borrow_and_update().edition();
+        live.give_up_staged(NOW_MS + 1, "another change".to_owned(), NOW_MS);
+        assert!(!changes.has_changed().unwrap());
+        live.give_up_staged(NOW_MS, "lag".to_owned(), NOW_MS);
+        assert_eq!(changes.borrow_and_update().limits.global.burst, base);
+        assert!(
+            live.current().edition() > edition && live.current().version == 2,
+            "newer, and the same version"
+        );
+        let status = live.status().staged.unwrap();
+        assert_eq!((status.runs, status.given_up.as_deref()), (false, Some("lag")));
+        // Another change of the rules does not bring it back; a new trial begins anew.
+        applier.apply(staged(3, NOW_MS).as_bytes(), NOW_MS).unwrap();
+        assert_eq!(burst(&live), base);
+        applier.apply(staged(4, NOW_MS + 5).as_bytes(), NOW_MS + 5).unwrap();
+        assert_eq!(burst(&live), 7);
+        applier.apply(at_version(5, |_| {}).as_bytes(), NOW_MS + 6).unwrap();
+        assert_eq!((burst(&live), live.status().staged), (base, None));
+    }
+
+    #[test]
+    fn a_staged_change_whose_time_is_over_is_not_begun() {
+        let text = staged(2, NOW_MS);
+        let over_ms = NOW_MS + 1000 + crate::PROMOTE_WITHIN_MS;
+        let of = |now_ms| {
+            let (live, applier) = LiveRules::adjustable(sample(), None);
+            live.name_process("mine", NOW_MS);
+            applier.apply(text.as_bytes(), now_ms).unwrap();
+            (live.current().limits.global.burst == 7, live.status().staged.unwrap().given_up)
+        };
+        assert_eq!(of(over_ms - 1), (true, None));
+        assert_eq!(of(over_ms), (false, Some("its time is over".to_owned())));
+        // One that starts again under its old name may have crashed of it.
+        let live = LiveRules::fixed(crate::parse_rules(&text, None).unwrap());
+        live.name_process("mine", NOW_MS + 1);
+        let given_up = live.status().staged.unwrap().given_up;
+        assert_eq!(given_up.as_deref(), Some("the process has started since"));
+        assert_ne!(live.current().limits.global.burst, 7);
     }
 
     #[test]

@@ -3,6 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::stage::StagedStatus;
+
 /// How often a process reports.
 pub const REPORT_EVERY_MS: u64 = 5_000;
 /// The time without a report after which a process is silent: stopped, or cut off.
@@ -25,6 +27,13 @@ pub struct ProcessStatus {
     pub refuses: Option<RefusedVersion>,
     /// Why it cannot read the rules' source now.
     pub source_failure: Option<String>,
+    /// Whether it can try a staged change: it has consumers, which limits and pacing are for. `None` where its program
+    /// does not know such changes and refuses a document that has one.
+    #[serde(default)]
+    pub stages: Option<bool>,
+    /// What it does with the change that is staged.
+    #[serde(default)]
+    pub staged: Option<StagedStatus>,
 }
 
 /// A document that a process does not run.
@@ -39,14 +48,16 @@ pub struct RefusedVersion {
 }
 
 impl ProcessStatus {
-    /// The report of a process of this name, from the status of its rules.
-    pub fn of(process: &str, status: &crate::Status, at_ms: u64) -> Self {
+    /// The report of a process of this name, from the status of its rules. `stages`: whether it has consumers.
+    pub fn of(process: &str, status: &crate::Status, stages: bool, at_ms: u64) -> Self {
         Self {
             process: process.to_owned(),
             version: status.version,
             at_ms,
             refuses: status.refuses.clone(),
             source_failure: status.source_failure.as_ref().map(|failure| failure.text.clone()),
+            stages: Some(stages),
+            staged: status.staged.clone(),
         }
     }
 

@@ -246,6 +246,8 @@ fn rules() -> impl Strategy<Value = Rules> {
             caps,
             pacing,
             revocations,
+            staged: None,
+            tries_staged: false,
         })
     })
 }

@@ -57,6 +57,8 @@ fn rules() -> Rules {
         budgets: Vec::new(),
         caps: Default::default(),
         revocations: Default::default(),
+        staged: None,
+        tries_staged: false,
         pacing: Pacing::default(),
     }
 }

@@ -177,7 +177,7 @@ impl Dispatch {
     fn turn(&mut self) -> u64 {
         let now_ns = self.clock.monotonic_ns();
         let rules = (self.rules_now)();
-        if rules.version != self.flow.rules.version {
+        if rules.edition() != self.flow.rules.edition() {
             self.flow.rules = rules;
             self.apply_rules(now_ns);
         }

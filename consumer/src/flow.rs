@@ -326,6 +326,9 @@ impl Flow {
     /// for again in place before it is requeued. If the downstream refuses all of them, the grants have failed, but a
     /// requeued copy would fare no better.
     fn retry(&mut self, part: &Part, event: &Bytes, after_ms: u64, reason: RetryReason, now_ns: u64) {
+        if reason.is_failure() || reason == RetryReason::StoreUnavailable {
+            self.stats.failed_grants.add(1);
+        }
         let Some(record) = self.table.get_mut(part.key) else { return };
         let (has_failed, goes_back) = match (reason, part.fault) {
             (RetryReason::DownstreamRetry, fault) => (true, fault != Fault::OfTheType),

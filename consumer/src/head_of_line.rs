@@ -168,6 +168,7 @@ impl Flow {
             let Some(key) = segment.key else { continue };
             let events = call.events[range].to_vec();
             self.stats.undecided.add(events.len() as u64);
+            self.stats.failed_grants.add(events.len() as u64);
             let undecided = UndecidedEvents { key, failures: segment.failures, events };
             lane.ask_all_again(undecided, now_ns + UNDECIDED_REST_NS);
         }

@@ -23,7 +23,8 @@ pub struct SharedLimiter {
 
 #[derive(Debug, Default)]
 struct State {
-    version: Option<u64>,
+    /// The edition of the rules in force.
+    edition: Option<(u64, bool)>,
     /// The topology of the rules in force.
     topology: Topology,
     /// While a change of the topics settles: the smallest parts of all versions that are not settled, and until when.
@@ -52,10 +53,10 @@ impl SharedLimiter {
     pub fn apply(&self, rules: &Rules, now: Now) {
         let mut state = self.state.lock();
         // Two consumers may see a change in either order; the older one must not win.
-        if state.version.is_some_and(|version| version >= rules.version) {
+        if state.edition.is_some_and(|edition| edition >= rules.edition()) {
             return;
         }
-        state.version = Some(rules.version);
+        state.edition = Some(rules.edition());
         let types: Vec<_> = rules.limits.types.iter().map(|(name, rule)| (name.clone(), *rule)).collect();
         self.limiter.apply(rules.limits.global, &types, now);
         let topology = Topology::of(rules);

@@ -191,6 +191,8 @@ mod tests {
             caps: BTreeMap::new(),
             pacing: Pacing::default(),
             revocations: Revocations::default(),
+            staged: None,
+            tries_staged: false,
         }
     }
 

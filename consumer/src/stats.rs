@@ -149,6 +149,11 @@ declare_metrics! {
             /// Events written back, by cause.
             requeued_by: ByCause,
         }
+        counter "windfall_failed_grants_total"
+        "Grants of events that failed, timed out, or met a store or a reward service that did not answer; each event counts once per try" {
+            /// Grants of events that failed, or that nobody decided, but for those that had to wait their turn.
+            pub failed_grants: Count,
+        }
         counter "windfall_undecided_events_total"
         "Events whose grant was not decided and that wait in their lane to be asked for again" {
             /// Events whose grant was not decided, and that wait in place to be asked for again.

@@ -117,6 +117,8 @@ async fn start(broker: &EmbeddedBroker, dir: &Path, ledger: &Arc<Ledger>) -> Con
         budgets: Vec::new(),
         caps: Default::default(),
         revocations: Default::default(),
+        staged: None,
+        tries_staged: false,
         pacing: Pacing { requeue_delay_ms: 10, grant_batch: 100, ..Pacing::default() },
     });
     let open = Arc::new(Open::default());

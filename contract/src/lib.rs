@@ -51,6 +51,7 @@ pub mod metrics;
 mod revocations;
 pub mod rewards;
 pub mod rules;
+mod staged;
 pub mod task_queue;
 pub mod tokens;
 pub mod verifier;

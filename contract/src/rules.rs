@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 pub use crate::revocations::{Revocation, Revocations, Revoked};
+pub use crate::staged::{Guards, Staged};
 
 /// One version of the live rules.
 #[derive(Debug, Clone, PartialEq)]
@@ -31,6 +32,10 @@ pub struct Rules {
     pub pacing: Pacing,
     /// The revoked tokens.
     pub revocations: Revocations,
+    /// A change that some processes try.
+    pub staged: Option<Box<Staged>>,
+    /// Whether these are the rules of a process that tries the staged change, with that change made.
+    pub tries_staged: bool,
 }
 
 /// A stream on one broker.

@@ -341,3 +341,66 @@ fn a_change_of_the_rules_that_is_refused_is_visible() {
     let gone = Run::new(plain()).args(["rules", "status", "--json", "--file"]).arg(&rules).end();
     assert_eq!(gone.json()["processes"], json!([]), "a process that ends takes its report back: {gone}");
 }
+
+/// A limit that some processes try: given up by itself where rewards wait too long, and promoted where it holds.
+#[test]
+fn a_limit_is_tried_given_up_and_promoted() {
+    let dir = scratch();
+    let service = Service::dev(dir.path());
+    let rules = dir.path().join("rules/rules.toml");
+    let command = |arguments: &[&str]| {
+        let place = ["--why", "test", "--who", "ann", "--file"];
+        Run::new(plain()).arg("rules").args(arguments).args(place).arg(&rules).end()
+    };
+    let stage = |more: &[&str]| command(&[&["stage", "--percent", "100", "--wait"], more].concat());
+    let cash = || {
+        let shown = Run::new(plain()).args(["rules", "show", "--json", "--file"]).arg(&rules).end().json();
+        (shown["limits"]["types"]["cash"]["limit"]["rate_per_s"].clone(), shown["staged"].clone())
+    };
+    let in_force = || {
+        let key = [("authorization", format!("Bearer {}", service.keys["operator"]))];
+        let text = service.send("GET", "/metrics", &key, b"").body.as_str().unwrap_or_default().to_owned();
+        let limit = text.lines().find_map(|line| {
+            line.strip_prefix("windfall_limit_rate_per_second{type=\"cash\"} ")?
+                .strip_suffix(".0")?
+                .parse::<u64>()
+                .ok()
+        });
+        limit.unwrap()
+    };
+    let unknown = command(&["stage", "--process", "nobody", "--limit", "cash=5:5"]);
+    assert_eq!(unknown.code, Some(2), "{unknown}");
+    assert!(unknown.stderr.contains("no process with consumers has the name nobody"), "{unknown}");
+
+    // Nothing flows while it is tried, so what is sent waits: the process goes back to the limit of all.
+    std::thread::scope(|scope| {
+        let tried =
+            scope.spawn(|| stage(&["--limit", "cash=0:100", "--oldest-max-ms", "2000", "--for", "90s"]));
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        while in_force() != 0 {
+            assert!(std::time::Instant::now() < until && !tried.is_finished(), "it is not tried");
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+        for nth in 0..20 {
+            ok(service.post("activity", None, "/v1/bonuses/send", &reward(&format!("rain:{nth}"), USER, 1)));
+        }
+        let failed = tried.join().unwrap();
+        assert_eq!(failed.code, Some(1), "{failed}");
+        assert!(failed.stderr.contains("an event has waited for"), "{failed}");
+    });
+    assert_eq!(cash(), (json!(50_000), Value::Null), "taken back");
+    service.post_until("wallet-front", Some(USER), "/v1/wallet/get", &json!({}), |answer| {
+        let balance = &answer.body["balances"][0];
+        !balance.is_null() && number(&balance["credited"]) == 20
+    });
+    assert_eq!(in_force(), 50_000);
+    let history = Run::new(plain()).args(["rules", "history", "--file"]).arg(&rules).end();
+    assert!(history.stdout.contains("abort, since serve-"), "{history}");
+
+    let proven = stage(&["--limit", "cash=40000:4000", "--oldest-max-ms", "60000", "--for", "2s"]);
+    assert_eq!(proven.code, Some(0), "{proven}");
+    assert_eq!(cash(), (json!(40_000), Value::Null), "promoted");
+    let nothing = command(&["abort"]);
+    assert!(nothing.code == Some(2) && nothing.stderr.contains("no change is staged"), "{nothing}");
+    assert_eq!(service.stop().code, Some(0));
+}

@@ -1,6 +1,8 @@
-//! `windfall rules`: look at the live rules, check a candidate, set it, change one thing, roll back.
+//! `windfall rules`: look at the live rules, check a candidate, set it, change one thing, try a change, roll
+//! back.
 
 mod change;
+mod stage;
 
 use super::{now_ms, utc};
 use crate::drivers::{Driver, ON_A_COMMAND_LINE, ReachArgs, RulesAt};
@@ -9,7 +11,7 @@ use crate::services::ServiceOptions;
 use anyhow::{Context, Result};
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use windfall_config::{ChangeRules, ProcessStatus, Written};
+use windfall_config::{ChangeRules, ProcessStatus, StagedStatus, Written};
 use windfall_ledger::Unbudgeted;
 
 /// `windfall rules …`
@@ -77,6 +79,21 @@ pub enum RulesCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Have some processes try a change of limits, fuses, priorities or pacing
+    ///
+    /// All other processes run the rules without it. A process gives the change up by itself when a guard is passed, and every
+    /// process does a minute after the time of the trial, unless the change was promoted. A process takes its share of a staged
+    /// limit, so the fleet passes at most the larger one of the two limits.
+    ///
+    /// `windfall rules stage --limit badge=1500:150 --percent 10 --for 10m --oldest-max-ms 30000 --wait --why "badge system is slow"`
+    Stage(stage::StageArgs),
+    /// Make the staged change for all processes
+    ///
+    /// It is refused before the time of the trial is over, and where a process has given the change up or does not report, unless
+    /// --force is given. --force promotes also a change that was given up everywhere.
+    Promote(stage::PromoteArgs),
+    /// Take the staged change back
+    Abort(stage::AbortArgs),
     /// Make an earlier version the newest
     Rollback {
         #[command(flatten)]
@@ -209,6 +226,9 @@ pub fn run(command: &RulesCommand) -> Result<Outcome> {
         RulesCommand::Limit(args) => change::limit(args)?,
         RulesCommand::Fuse(args) => change::fuse(args)?,
         RulesCommand::Ratio(args) => change::ratio(args)?,
+        RulesCommand::Stage(args) => return stage::stage(args),
+        RulesCommand::Promote(args) => return stage::promote(args),
+        RulesCommand::Abort(args) => return stage::abort(args),
         RulesCommand::History { place, json } => history(place, *json)?,
         RulesCommand::Status { place, json } => return status(place, *json),
         RulesCommand::Rollback { place, version, remark } => {
@@ -253,18 +273,32 @@ fn status(place: &RulesPlace, json: bool) -> Result<Outcome> {
             row
         };
         let processes: Vec<_> = reports.iter().map(process).collect();
-        let invalid = rules.err().map(|refusal| refusal.to_string());
-        let object = serde_json::json!({ "version": newest, "invalid": invalid, "ok": is_well, "processes": processes });
+        let invalid = rules.as_ref().err().map(|refusal| refusal.to_string());
+        let staged = rules.as_ref().ok().and_then(|rules| rules.staged.as_deref());
+        let staged = staged.map(|staged| stage::standing_json(staged, &reports, now));
+        let object = serde_json::json!({ "staged": staged, "version": newest, "invalid": invalid, "ok": is_well, "processes": processes });
         println!("{}", serde_json::to_string_pretty(&object)?);
     } else {
         match &rules {
             Ok(rules) => println!("{place} has version {}", rules.version),
             Err(refusal) => println!("{place} has a document that no process can run: {refusal}"),
         }
+        if let Some(staged) = rules.as_ref().ok().and_then(|rules| rules.staged.as_deref()) {
+            for line in stage::standing(staged, &reports, now) {
+                println!("{line}");
+            }
+        }
         for one in &reports {
             println!("{:<8} version {:>6}  {}  {}", state(one), one.version, utc(one.at_ms), one.process);
             if let Some(refused) = &one.refuses {
                 println!("         refuses {}: {}", refused.version.unwrap_or_default(), refused.why);
+            }
+            match &one.staged {
+                Some(StagedStatus { runs: true, .. }) => println!("         tries the staged change"),
+                Some(StagedStatus { given_up: Some(why), .. }) => {
+                    println!("         has given the staged change up: {why}");
+                }
+                _ => {}
             }
             if let Some(why) = &one.source_failure {
                 println!("         cannot read the rules: {why}");

@@ -20,6 +20,7 @@ mod rules_report;
 mod run;
 mod scheduler;
 mod signing;
+mod staged_watch;
 mod task_queue;
 mod undecided;
 

@@ -6,6 +6,7 @@ use super::polled_metrics::PolledMetrics;
 use super::role::Role;
 use super::rules_report::{RulesReport, process_name};
 use super::scheduler::SchedulerAt;
+use super::staged_watch;
 use super::task_queue::JobStores;
 use crate::drivers::{self, LedgerMark, RulesFollower};
 use crate::place;
@@ -50,6 +51,7 @@ pub struct Parts {
     pub connectors: Vec<Wired>,
     polled: PolledMetrics,
     report: RulesReport,
+    staged: wiring::Background,
     /// Whether another process keeps the far timers.
     forwards: bool,
     clock: Clock,
@@ -77,14 +79,20 @@ impl Parts {
         let work = options.work_of(role);
         let connectors = if work.grants() { options.wire_connectors(clock)? } else { Vec::new() };
         let parts = options.open_parts(work, rules, &connectors, health, clock).await?;
+        parts.rules.name_process(&process_name(role), clock.unix_ms());
         let wiring = Wiring::start(work, parts, options.wiring_options(role, work, jobs, clock)?).await?;
         let (rules, brokers, rewards) =
             (wiring.rules.clone(), wiring.brokers.clone(), wiring.rewards.clone());
         let polled = PolledMetrics::start(&wiring.tasks, rules, brokers, rewards);
         let store = options.rules.store(&options.data, None)?;
-        let report = RulesReport::start(&wiring.tasks, role, store, wiring.rules.clone(), clock.clone());
+        let stages = wiring.consuming.is_some();
+        let report =
+            RulesReport::start(&wiring.tasks, role, store, wiring.rules.clone(), stages, clock.clone());
+        let counters = wiring.consuming.as_ref().map(|consuming| Box::new(consuming.read_counters()) as _);
+        let staged =
+            staged_watch::start(&wiring.tasks, wiring.rules.clone(), counters, polled.found(), clock.clone());
         let forwards = options.scheduler.far.as_ref().is_some_and(|far| far.forward_to.is_some());
-        Ok(Self { wiring, connectors, polled, report, forwards, clock: clock.clone() })
+        Ok(Self { wiring, connectors, polled, report, staged, forwards, clock: clock.clone() })
     }
 
     /// The metrics that are polled every few seconds.
@@ -132,7 +140,10 @@ impl Parts {
         drop(self.polled);
         // An etcd that is away must not take the time that the process has.
         tokio::time::timeout(REPORT_CLOSE, self.report.close()).await.ok();
-        self.wiring.close(deadline).await.map(drop)
+        // What drains is granted within the guards, too.
+        let closed = self.wiring.close(deadline).await.map(drop);
+        drop(self.staged);
+        closed
     }
 }
 

@@ -16,12 +16,13 @@ pub struct RulesReport {
 }
 
 impl RulesReport {
-    /// Starts to report. Weak: a place that cannot be written to is told once.
+    /// Starts to report; `stages` says whether it has consumers. Weak: a place that cannot be written to is told once.
     pub fn start(
         tasks: &Tasks,
         role: Role,
         store: Box<dyn ChangeRules>,
         rules: LiveRules,
+        stages: bool,
         clock: Clock,
     ) -> Self {
         let process = process_name(role);
@@ -32,8 +33,10 @@ impl RulesReport {
             let (store, rules, clock, name, is_told) =
                 (Arc::clone(&own), rules.clone(), clock.clone(), name.clone(), Arc::clone(&is_told));
             async move {
+                let mut changes = rules.subscribe();
                 loop {
-                    let status = ProcessStatus::of(&name, &rules.status(), clock.unix_ms());
+                    changes.mark_unchanged();
+                    let status = ProcessStatus::of(&name, &rules.status(), stages, clock.unix_ms());
                     let store = Arc::clone(&store);
                     let written = tokio::task::spawn_blocking(move || store.report(&status)).await;
                     match written {
@@ -43,7 +46,11 @@ impl RulesReport {
                         }
                         _ => {}
                     }
-                    tokio::time::sleep(Duration::from_millis(REPORT_EVERY_MS)).await;
+                    let every = Duration::from_millis(REPORT_EVERY_MS);
+                    // A change is told at once; an error says that there will be none.
+                    if let Ok(Err(_)) = tokio::time::timeout(every, changes.changed()).await {
+                        tokio::time::sleep(every).await;
+                    }
                 }
             }
         });

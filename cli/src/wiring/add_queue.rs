@@ -122,6 +122,8 @@ fn rules(master: &AddTopic, backup: &AddTopic) -> Rules {
         caps: BTreeMap::new(),
         pacing: Pacing::default(),
         revocations: Revocations::default(),
+        staged: None,
+        tries_staged: false,
     }
 }
 

@@ -13,6 +13,7 @@ use windfall_contract::rules::{DrainingTopic, Pattern, Queue, Ratio, Route, Rule
 use super::limits::{check_budgets, check_caps, check_limits, check_pacing};
 use super::raw::{RawDocument, RawQueue, RawRoute};
 use super::revoke::check_revocations;
+use super::staged::check_staged;
 use super::value::{
     Field, Needed, PLACE_NAME, SceneOrAny, TYPE_NAME, TopicName, is_place_name, is_type_name,
 };
@@ -44,12 +45,15 @@ pub(super) fn check(
     }
     let limits = check_limits(&document.limits, &known);
     let budgets = check_budgets(&document.budgets, &known);
+    let pacing = check_pacing(&document.pacing, findings);
     Rules {
         version: document.version.get().map(|version| version.0).unwrap_or_default(),
+        staged: check_staged(&document.staged, &limits, &pacing, &known),
+        tries_staged: false,
         limits,
         budgets,
         caps: check_caps(&document.caps, &known),
-        pacing: check_pacing(&document.pacing, findings),
+        pacing,
         revocations: check_revocations(&document.revoke, findings),
         bonus_types,
         topics,
@@ -122,7 +126,7 @@ fn check_name(
 }
 
 /// The names of a list, each with the byte where it stands. The list may not be empty, nor name anything twice.
-fn distinct<'r>(
+pub(super) fn distinct<'r>(
     path: &str,
     names: &'r Field<Vec<Needed<String>>>,
     findings: &Findings<'_>,

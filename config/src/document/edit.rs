@@ -126,7 +126,10 @@ fn limit(
 }
 
 /// The table of this name, which is made where there is none.
-fn table<'t>(parent: &'t mut dyn TableLike, name: &str) -> Result<&'t mut dyn TableLike, EditError> {
+pub(super) fn table<'t>(
+    parent: &'t mut dyn TableLike,
+    name: &str,
+) -> Result<&'t mut dyn TableLike, EditError> {
     let item = parent.entry(name).or_insert_with(|| {
         let mut made = Table::new();
         // Its head is written only where it has keys of its own.
@@ -137,7 +140,7 @@ fn table<'t>(parent: &'t mut dyn TableLike, name: &str) -> Result<&'t mut dyn Ta
 }
 
 /// Sets a value. What stands behind it in its line stays.
-fn put(table: &mut dyn TableLike, key: &str, value: impl Into<Value>) {
+pub(super) fn put(table: &mut dyn TableLike, key: &str, value: impl Into<Value>) {
     let mut value = value.into();
     match table.get_mut(key).and_then(Item::as_value_mut) {
         Some(present) => {

@@ -36,9 +36,17 @@ pub(super) fn check_limits(limits: &Field<RawLimits>, known: &Known<'_>) -> Limi
     Limits { global: plain_limit(&raw.global), types: types.collect() }
 }
 
-fn plain_limit(raw: &Field<RawLimit>) -> Limit {
+pub(super) fn plain_limit(raw: &Field<RawLimit>) -> Limit {
     let limit = raw.get().and_then(|raw| Some((raw.rate_per_s.get()?, raw.burst.get()?)));
     limit.map_or(SHUT, |(rate_per_s, burst)| Limit { rate_per_s: rate_per_s.0, burst: burst.0 })
+}
+
+pub(super) const fn fuse_of(raw: RawFuse) -> Fuse {
+    match raw {
+        RawFuse::Closed => Fuse::Closed,
+        RawFuse::Pause => Fuse::Pause,
+        RawFuse::Divert => Fuse::Divert,
+    }
 }
 
 fn check_type_limit(
@@ -68,11 +76,7 @@ fn check_type_limit(
     }
     TypeLimit {
         limit: limit.unwrap_or(SHUT),
-        fuse: match raw.and_then(|raw| raw.fuse.get()) {
-            Some(RawFuse::Pause) => Fuse::Pause,
-            Some(RawFuse::Divert) => Fuse::Divert,
-            Some(RawFuse::Closed) | None => Fuse::Closed,
-        },
+        fuse: raw.and_then(|raw| raw.fuse.get()).map_or(Fuse::Closed, |fuse| fuse_of(*fuse)),
         priority: raw.and_then(|raw| raw.priority.get()).map_or(priority, |own| own.0),
     }
 }
@@ -213,12 +217,21 @@ pub(super) fn check_caps(
 }
 
 pub(super) fn check_pacing(pacing: &Field<RawPacing>, findings: &Findings<'_>) -> Pacing {
+    check_pacing_over("pacing", pacing, &Pacing::default(), findings)
+}
+
+/// The pacing of a table, where what it leaves out is as in `default`.
+pub(super) fn check_pacing_over(
+    path: &str,
+    pacing: &Field<RawPacing>,
+    default: &Pacing,
+    findings: &Findings<'_>,
+) -> Pacing {
     fn or<T: Copy, const MIN: u64, const MAX: u64>(own: &Field<Number<T, MIN, MAX>>, default: T) -> T {
         own.get().map_or(default, |own| own.0)
     }
     let defaults = RawPacing::default();
     let raw = pacing.get().unwrap_or(&defaults);
-    let default = Pacing::default();
     let pacing_at = pacing.at();
     let pacing = Pacing {
         hold_max_ms: or(&raw.hold_max_ms, default.hold_max_ms),
@@ -234,7 +247,7 @@ pub(super) fn check_pacing(pacing: &Field<RawPacing>, findings: &Findings<'_>) -
     let at_most = |low: (&str, u64, Option<usize>), high: (&str, u64), allowed| {
         if low.1 > high.1 {
             let found = format!("{} = {} is above {} = {}", low.0, low.1, high.0, high.1);
-            findings.note(join("pacing", low.0), low.2.or(pacing_at), Fault::Clash { found, allowed });
+            findings.note(join(path, low.0), low.2.or(pacing_at), Fault::Clash { found, allowed });
         }
     };
     at_most(

@@ -5,12 +5,13 @@ mod edit;
 mod limits;
 mod raw;
 mod revoke;
+mod staged;
 mod value;
 mod write;
 
 use serde::Deserialize as _;
 use toml::de::{DeTable, DeValue};
-use windfall_contract::rules::{DrainingTopic, Rules};
+use windfall_contract::rules::{DrainingTopic, Rules, Staged};
 
 use crate::bounds::DOCUMENT_MAX_BYTES;
 use crate::findings::{Findings, line_of};
@@ -19,6 +20,7 @@ use crate::refusal::{Fault, PROBLEMS_MAX, Problem, Refusal};
 use raw::RawDocument;
 
 pub use edit::{Bucket, EditError, RulesEdit};
+pub(crate) use staged::{with_staged_for_all, without_staged};
 pub(crate) use value::Number;
 
 /// The table that ends every document, so that half of one is never taken for a whole.
@@ -90,11 +92,24 @@ pub(crate) fn with_version(text: &str, version: u64) -> Option<String> {
 
 /// The same document with more topics that are read until they are empty; `None` where it has no end.
 pub(crate) fn with_draining(text: &str, topics: &[DrainingTopic]) -> Option<String> {
+    let at = end_of(text)?;
+    Some(format!("{}{}{}", text.get(..at)?, write::draining_text(topics), text.get(at..)?))
+}
+
+/// The same document with a change that some processes try; `rules` are what it says without. `None` where it has no end.
+pub(crate) fn with_staged(text: &str, rules: &Rules, staged: &Staged) -> Option<String> {
+    let at = end_of(text)?;
+    // Remarks about the end stay with it, also when the change goes again.
+    let remarks = text.get(..at)?.split_inclusive('\n').rev().take_while(|line| is_blank(line)).map(str::len);
+    let at = at - remarks.sum::<usize>();
+    Some(format!("{}\n{}{}", text.get(..at)?, staged::staged_text(rules, staged), text.get(at..)?))
+}
+
+/// The byte at which the line of the last table's head begins.
+fn end_of(text: &str) -> Option<usize> {
     let root = DeTable::parse(text).ok()?;
     let (key, _) = root.get_ref().get_key_value(END)?;
-    // The line of the table's head.
-    let at = text.get(..key.span().start)?.rfind('\n').map_or(0, |newline| newline + 1);
-    Some(format!("{}{}{}", text.get(..at)?, write::draining_text(topics), text.get(at..)?))
+    Some(text.get(..key.span().start)?.rfind('\n').map_or(0, |newline| newline + 1))
 }
 
 fn parse_toml(text: &str) -> Result<DeTable<'_>, Refusal> {

@@ -27,6 +27,7 @@ pub(super) struct RawDocument {
     pub(super) caps: Field<BTreeMap<Spanned<String>, Needed<RawCap>>>,
     pub(super) pacing: Field<RawPacing>,
     pub(super) revoke: Field<Vec<Needed<RawRevocation>>>,
+    pub(super) staged: Field<RawStaged>,
     /// It ends the document, and is checked with the text.
     #[serde(rename = "end")]
     _end: Field<IgnoredAny>,
@@ -139,4 +140,28 @@ pub(super) struct RawRevocation {
     pub(super) before_ms: Field<bounds::RevokedBeforeMs>,
     pub(super) trade_no: Field<TradeNo>,
     pub(super) why: Needed<Why>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct RawStaged {
+    pub(super) since_ms: Needed<bounds::TimeMs>,
+    pub(super) proven_ms: Needed<bounds::TimeMs>,
+    pub(super) until_ms: Needed<bounds::TimeMs>,
+    pub(super) processes: Needed<Vec<Needed<String>>>,
+    pub(super) guards: Field<RawGuards>,
+    pub(super) limits: Field<RawStagedLimits>,
+    pub(super) pacing: Field<RawPacing>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct RawGuards {
+    pub(super) oldest_max_ms: Field<bounds::OldestMaxMs>,
+    pub(super) failed_max_percent: Field<bounds::FailedMaxPercent>,
+    pub(super) lag_max_records: Field<bounds::LagMaxRecords>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct RawStagedLimits {
+    pub(super) global: Field<RawLimit>,
+    pub(super) types: Field<BTreeMap<Spanned<String>, Needed<RawTypeLimit>>>,
 }

@@ -2,11 +2,13 @@
 
 use std::fmt::Write as _;
 
-use windfall_contract::rules::{DrainingTopic, Limit, Revoked, Rules};
+use windfall_contract::rules::{DrainingTopic, Limit, Pacing, Revoked, Rules};
+
+use super::staged::write_staged;
 
 /// Everything is written out, so that a later change of a default changes no document that was kept.
 pub(super) fn write(rules: &Rules) -> String {
-    let mut out = Out(String::new());
+    let mut out = Out::default();
     out.line(format_args!("version = {}", rules.version));
     out.line(format_args!("types = {}", quoted_list(&rules.bonus_types)));
     for (name, topic) in &rules.topics {
@@ -51,6 +53,9 @@ pub(super) fn write(rules: &Rules) -> String {
     }
     write_pacing(rules, &mut out);
     write_revocations(rules, &mut out);
+    if let Some(staged) = &rules.staged {
+        write_staged(rules, staged, &mut out);
+    }
     out.head(format_args!("[end]"));
     out.0
 }
@@ -64,7 +69,7 @@ fn write_draining(old: &DrainingTopic, out: &mut Out) {
 
 /// The tables of a document that keep these topics read.
 pub(super) fn draining_text(topics: &[DrainingTopic]) -> String {
-    let mut out = Out(String::new());
+    let mut out = Out::default();
     out.line(format_args!(
         "# Nobody writes to it any more. Remove it when `windfall topics` says that it is empty."
     ));
@@ -92,8 +97,12 @@ fn write_limits(rules: &Rules, out: &mut Out) {
 }
 
 fn write_pacing(rules: &Rules, out: &mut Out) {
-    let pacing = &rules.pacing;
     out.head(format_args!("[pacing]"));
+    write_pacing_keys(&rules.pacing, out);
+}
+
+/// Every key of the pacing in a line of its own, always in the same order.
+pub(super) fn write_pacing_keys(pacing: &Pacing, out: &mut Out) {
     out.line(format_args!("hold_max_ms = {}", pacing.hold_max_ms));
     out.line(format_args!("deadline_ms = {}", pacing.deadline_ms));
     out.line(format_args!("requeue_delay_ms = {}", pacing.requeue_delay_ms));
@@ -120,15 +129,25 @@ fn write_revocations(rules: &Rules, out: &mut Out) {
     }
 }
 
-struct Out(String);
+/// A document that is being written.
+#[derive(Default)]
+pub(super) struct Out(String);
 
 impl Out {
-    fn head(&mut self, head: std::fmt::Arguments<'_>) {
+    pub(super) fn text(&self) -> &str {
+        &self.0
+    }
+
+    pub(super) fn into_text(self) -> String {
+        self.0
+    }
+
+    pub(super) fn head(&mut self, head: std::fmt::Arguments<'_>) {
         self.0.push('\n');
         self.line(head);
     }
 
-    fn line(&mut self, line: std::fmt::Arguments<'_>) {
+    pub(super) fn line(&mut self, line: std::fmt::Arguments<'_>) {
         // Writing to a string cannot fail.
         let written = self.0.write_fmt(line).and_then(|()| self.0.write_char('\n'));
         debug_assert!(written.is_ok());
@@ -136,12 +155,12 @@ impl Out {
 }
 
 /// A TOML string, which is a TOML key too: JSON's escapes are TOML's, and nothing written has control characters.
-fn quoted(text: &str) -> String {
+pub(super) fn quoted(text: &str) -> String {
     let escaped = text.replace('\\', "\\\\").replace('"', "\\\"");
     format!("\"{escaped}\"")
 }
 
-fn quoted_list(names: &[String]) -> String {
+pub(super) fn quoted_list(names: &[String]) -> String {
     let names: Vec<String> = names.iter().map(|name| quoted(name)).collect();
     format!("[{}]", names.join(", "))
 }

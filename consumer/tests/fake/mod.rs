@@ -907,6 +907,8 @@ pub fn rules(types: &[&str]) -> Rules {
         budgets: Vec::new(),
         caps: Default::default(),
         revocations: Default::default(),
+        staged: None,
+        tries_staged: false,
         pacing: Pacing {
             hold_max_ms: 200,
             deadline_ms: 2_000,

@@ -233,6 +233,8 @@ fn rules(ratio: u8) -> Rules {
         budgets: vec![],
         caps: Default::default(),
         revocations: Default::default(),
+        staged: None,
+        tries_staged: false,
         pacing: rules::Pacing {
             hold_max_ms: 500,
             deadline_ms: 10_000,

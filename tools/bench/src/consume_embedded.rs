@@ -125,6 +125,8 @@ pub fn rules() -> Rules {
         budgets: Vec::new(),
         caps: [].into(),
         revocations: Default::default(),
+        staged: None,
+        tries_staged: false,
         pacing: Pacing::default(),
     }
 }

@@ -192,7 +192,14 @@ fn change(edit: &RulesEdit, how: &How) -> Result<()> {
             return report(how, &found, None);
         }
         match store.set(&text, &how.remark.who(), &how.remark.why, now_ms()) {
-            Ok(written) => return report(how, &found, Some(written)),
+            Ok(written) => {
+                let is_staged =
+                    |text: &str| parse_rules(text, None).is_ok_and(|rules| rules.staged.is_some());
+                if is_staged(&text) && !is_staged(&store.show()?) {
+                    eprintln!("the staged change is taken back, since it was about the same thing");
+                }
+                return report(how, &found, Some(written));
+            }
             Err(SetError::Conflict { .. } | SetError::Locked(_)) if attempt < ATTEMPTS => {
                 std::thread::sleep(Duration::from_millis(50 * u64::from(attempt)));
             }

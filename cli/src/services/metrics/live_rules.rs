@@ -41,6 +41,23 @@ pub const METRICS: &[Metric<LiveRules>] = &[
         read: |live, each| each(&[], live.status().source_failures),
     },
     Metric {
+        name: "windfall_rules_staged",
+        help: "1 while the process tries a staged change of the rules",
+        kind: MetricKind::Gauge,
+        labels: &[],
+        read: |live, each| each(&[], u64::from(live.staged_here().is_some())),
+    },
+    Metric {
+        name: "windfall_rules_staged_given_up",
+        help: "1 while a change is staged that the process has tried and given up",
+        kind: MetricKind::Gauge,
+        labels: &[],
+        read: |live, each| {
+            let staged = live.status().staged;
+            each(&[], u64::from(staged.is_some_and(|staged| staged.given_up.is_some())));
+        },
+    },
+    Metric {
         name: "windfall_limit_rate_per_second",
         help: "What the rules let through, by bonus type; `(global)`: over all types",
         kind: MetricKind::Gauge,

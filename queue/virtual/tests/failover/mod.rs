@@ -71,6 +71,8 @@ fn rules() -> Rules {
         budgets: vec![],
         caps: Default::default(),
         revocations: Default::default(),
+        staged: None,
+        tries_staged: false,
         pacing: rules::Pacing::default(),
     }
 }
