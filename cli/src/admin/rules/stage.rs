@@ -120,12 +120,12 @@ pub fn stage(args: &StageArgs) -> Result<Outcome> {
     if args.dry_run {
         let text = store.show()?;
         let found = found(&text, &wanted(&text).with_context(unchanged)?)?;
-        report(common, "would be staged", &found, None, Some(&who.processes))?;
+        report(common, "would be staged", &found, None, &who.processes, &[])?;
         return Ok(Outcome::Clean);
     }
     let made = change(common, store.as_ref(), "stage", wanted)?;
     if !(args.wait && common.json) {
-        report(common, "staged", &made.found, Some(made.written), Some(&who.processes))?;
+        report(common, "staged", &made.found, Some(made.written), &who.processes, &[])?;
     }
     if !args.wait {
         return Ok(Outcome::Clean);
@@ -188,7 +188,7 @@ fn promote_now(common: &Common, store: &dyn ChangeRules, is_forced: bool) -> Res
         Ok(windfall_config::promote(text, &reports, is_forced, now_ms())?)
     };
     let made = change(common, store, "promote", promoted)?;
-    report(common, "promoted", &made.found, Some(made.written), None)
+    report(common, "promoted", &made.found, Some(made.written), &[], &[])
 }
 
 fn abort_now(common: &Common, store: &dyn ChangeRules, reasons: &[String]) -> Result<()> {
@@ -197,7 +197,7 @@ fn abort_now(common: &Common, store: &dyn ChangeRules, reasons: &[String]) -> Re
         reasons => format!("abort, since {}", shortened(reasons)),
     };
     let made = change(common, store, &what, |text| Ok(windfall_config::abort(text)?))?;
-    report(common, "taken back", &made.found, Some(made.written), None)
+    report(common, "taken back", &made.found, Some(made.written), &[], reasons)
 }
 
 /// Waits until this change has proven itself or failed, and promotes it or takes it back. What cannot be read or written
@@ -377,29 +377,32 @@ fn processes(args: &StageArgs, reports: &[ProcessStatus]) -> Result<Vec<String>>
     Ok(able.into_iter().take(count).map(|one| one.process.clone()).collect())
 }
 
+/// `processes` are those that a change is staged for, `reasons` are why it was taken back.
 fn report(
     common: &Common,
     what: &str,
     found: &[Difference],
     written: Option<Written>,
-    processes: Option<&[String]>,
+    processes: &[String],
+    reasons: &[String],
 ) -> Result<()> {
     let version = written.map(|written| match written {
         Written::Changed { version } | Written::Unchanged { version } => version,
     });
     if common.json {
-        let object =
-            json!({"outcome": what, "version": version, "processes": processes, "differences": found});
+        let object = json!({
+            "outcome": what, "version": version, "processes": processes, "reasons": reasons, "differences": found,
+        });
         println!("{}", serde_json::to_string_pretty(&object)?);
         return Ok(());
     }
     for one in found {
         println!("{one}");
     }
-    match (processes, version) {
-        (Some(processes), _) => println!("{what} for {}", processes.join(", ")),
-        (None, Some(version)) => println!("{what}: {} has version {version} now", common.place),
-        (None, None) => println!("{what}"),
+    match version {
+        _ if !processes.is_empty() => println!("{what} for {}", processes.join(", ")),
+        Some(version) => println!("{what}: {} has version {version} now", common.place),
+        None => println!("{what}"),
     }
     Ok(())
 }
