@@ -372,6 +372,12 @@ fn a_limit_is_tried_given_up_and_promoted() {
     assert_eq!(unknown.code, Some(2), "{unknown}");
     assert!(unknown.stderr.contains("no process with consumers has the name nobody"), "{unknown}");
 
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    let status = || Run::new(plain()).args(["rules", "status", "--json", "--file"]).arg(&rules).end().json();
+    while status()["processes"] == json!([]) {
+        assert!(std::time::Instant::now() < until, "the process does not report");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
     // Nothing flows while it is tried, so what is sent waits: the process goes back to the limit of all.
     std::thread::scope(|scope| {
         let tried =
