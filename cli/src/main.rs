@@ -41,6 +41,7 @@ struct Cli {
 
 fn main() -> ExitCode {
     memory::bound_arenas();
+    windfall_contract::asserted::silence_caught_assertions();
     let cli = Cli::parse();
     if !cli.command.is_role() {
         cli.log.start();

@@ -38,6 +38,7 @@
 //! ```
 
 pub mod accounts;
+pub mod asserted;
 pub mod breaker;
 pub mod broker;
 mod clock;

@@ -21,11 +21,11 @@ use presence::Presence;
 use std::fs::{File, TryLockError};
 use std::io::ErrorKind;
 use std::ops::Bound;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
+use windfall_contract::asserted::catch_assertion;
 use windfall_contract::tokens::{StoredToken, TokenKey, TokenPut, TokenStore, Unavailable};
 
 /// The newest layout. Format 1 kept every token as text; such entries are still read.
@@ -128,10 +128,10 @@ impl EmbeddedStore {
         let lock = lock(dir, &place)?;
         let fresh = is_fresh(dir, &place)?;
         // fjall asserts on some damage while it recovers.
-        let files = match catch_unwind(AssertUnwindSafe(|| open_files(dir, options, fresh, lock))) {
+        let files = match catch_assertion(|| open_files(dir, options, fresh, lock)) {
             Ok(files) => files.map_err(|error| open_error(&place, &error))?,
-            Err(_) => {
-                let what = "recovery stopped at an impossible value".into();
+            Err(asserted) => {
+                let what = format!("recovery stopped at an impossible value: {asserted}");
                 return Err(OpenStoreError::Damaged { place, what });
             }
         };

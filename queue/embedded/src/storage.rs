@@ -14,8 +14,8 @@ use fjall::{
 use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
 use std::io::ErrorKind;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use windfall_contract::asserted::catch_assertion;
 use windfall_contract::broker::OpenError;
 use windfall_contract::finished::{Finished, Origin};
 
@@ -72,15 +72,16 @@ impl Storage {
         std::fs::create_dir_all(dir).map_err(|error| io(&place, &error))?;
         let making = if check_format(dir, &place)? { None } else { Some(Making::begin(dir, &place)?) };
         // fjall asserts on some damage while it recovers.
-        let opened = catch_unwind(AssertUnwindSafe(|| open_database(dir, options)));
+        let opened = catch_assertion(|| open_database(dir, options));
         match opened {
             Ok(Ok(storage)) => {
                 making.map_or(Ok(()), |making| making.finish(dir)).map_err(|error| io(&place, &error))?;
                 Ok(storage)
             }
             Ok(Err(error)) => Err(open_error(&place, error)),
-            Err(_) => {
-                Err(OpenError::Damaged { place, what: "recovery stopped at an impossible value".into() })
+            Err(asserted) => {
+                let what = format!("recovery stopped at an impossible value: {asserted}");
+                Err(OpenError::Damaged { place, what })
             }
         }
     }

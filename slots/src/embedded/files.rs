@@ -10,11 +10,11 @@ use parking_lot::Mutex;
 use std::fs::{File, TryLockError};
 use std::io::ErrorKind;
 use std::ops::Bound;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
+use windfall_contract::asserted::catch_assertion;
 use windfall_contract::due::{Durability, StoreError};
 
 const FORMAT: u32 = 1;
@@ -56,10 +56,10 @@ impl Files {
         let lock = lock(dir, &place)?;
         let is_fresh = is_fresh(dir, &place)?;
         // fjall asserts on some damage while it recovers.
-        let files = match catch_unwind(AssertUnwindSafe(|| open_files(dir, options, is_fresh, lock))) {
+        let files = match catch_assertion(|| open_files(dir, options, is_fresh, lock)) {
             Ok(files) => files.map_err(|error| open_error(&place, &error))?,
-            Err(_) => {
-                let what = "recovery stopped at an impossible value".into();
+            Err(asserted) => {
+                let what = format!("recovery stopped at an impossible value: {asserted}");
                 return Err(OpenSlotsError::Damaged { place, what });
             }
         };
