@@ -166,3 +166,96 @@ fn documents_and_versions_are_compared_by_what_they_say() {
     fs::write(&other, place.text().replace("# per cent", "# percentage")).unwrap();
     assert!(diff(&["diff", "other.toml"]).contains("say the same"));
 }
+
+/// What a process with consumers reports beside the rules; `staged` is what it does with the change that is staged.
+fn report(place: &Place, staged: &Value) {
+    let status = place.folder.path().join("rules.toml.status");
+    fs::create_dir_all(&status).unwrap();
+    let at_ms = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis();
+    let own = serde_json::json!({
+        "process": "consumer-a-1", "version": 1, "at_ms": u64::try_from(at_ms).unwrap(), "stages": true,
+        "refuses": null, "source_failure": null, "staged": staged,
+    });
+    fs::write(status.join("consumer-a-1.json"), own.to_string()).unwrap();
+}
+
+#[test]
+fn a_staged_change_ends_where_the_same_is_changed_for_all() {
+    let place = Place::new();
+    let stage = ["stage", "--limit", "badge=1500", "--percent", "1"];
+    let nobody = place.run(&[&stage[..], &["--why", "test", "--who", "ann"]].concat());
+    assert_eq!(nobody.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&nobody.stderr).contains("nobody could try the change"));
+    report(&place, &Value::Null);
+    let said: Value = serde_json::from_str(&place.change(&[&stage[..], &["--json"]].concat())).unwrap();
+    assert_eq!((&said["outcome"], &said["processes"][0]), (&"staged".into(), &"consumer-a-1".into()));
+    let status: Value = serde_json::from_slice(&place.run(&["status", "--json"]).stdout).unwrap();
+    assert_eq!((&status["staged"]["state"], &status["version"]), (&"running".into(), &2.into()));
+
+    // Another type has nothing to do with it.
+    place.change(&["limit", "cash", "250000"]);
+    assert!(place.text().contains("[staged]"));
+    let why = ["--why", "badge system is slow", "--who", "ann"];
+    let over = place.run(&[&["limit", "badge", "100"][..], &why].concat());
+    assert_eq!(over.status.code(), Some(0));
+    assert!(String::from_utf8_lossy(&over.stderr).contains("the staged change is taken back"));
+    assert!(!place.text().contains("\n[staged]"));
+    assert_eq!(place.shown()["limits"]["types"]["badge"]["limit"]["rate_per_s"], 100);
+}
+
+#[test]
+fn a_trial_that_cannot_end_well_is_refused_at_once() {
+    let place = Place::new();
+    report(&place, &Value::Null);
+    let why: &[&str] = &["--why", "test", "--who", "ann"];
+    let refuses = |arguments: &[&str], said: &str| {
+        let before = place.text();
+        let refused = place.run(arguments);
+        let stderr = String::from_utf8(refused.stderr).unwrap();
+        assert_eq!(refused.status.code(), Some(2), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(said), "{arguments:?}: {stderr}");
+        assert_eq!(place.text(), before);
+    };
+    let stage = |more: &[&'static str]| [&["stage", "--percent", "50"][..], more, why].concat();
+    refuses(&stage(&["--limit", "badge=1500", "--oldest-max-ms", "5"]), "staged.guards.oldest_max_ms");
+    refuses(&stage(&["--fuse", "badge=open"]), "--fuse takes TYPE=closed");
+    refuses(&stage(&["--limit", "badge"]), "--limit takes TYPE=RATE");
+    refuses(&stage(&["--limit", "badge=2000"]), "there is nothing to try");
+    fs::write(place.folder.path().join("old.toml"), SAMPLE.replace("rate_per_s = 2000", "rate_per_s = 1"))
+        .unwrap();
+    place.change(&["limit", "cash", "250000"]);
+    refuses(&stage(&["old.toml"]), "the document carries version 1, but version 2 is there now");
+    place.change(&["stage", "--percent", "50", "--fuse", "badge=pause"]);
+    refuses(&[&["promote"][..], why].concat(), "it counts as proven in");
+    // Ten minutes later it would be too late to hear of it.
+    refuses(&["promote", "--wait", "--why", "", "--who", "ann"], "say why");
+    let too_long = "x".repeat(4096);
+    refuses(&["promote", "--wait", "--why", &too_long, "--who", "ann"], "say why");
+    place.change(&["promote", "--force"]);
+    assert_eq!(place.shown()["limits"]["types"]["badge"]["fuse"], "pause");
+}
+
+/// The trial of a process that has given it up is taken back, and the reason is kept, however long the operator's own is.
+#[test]
+fn a_failed_trial_is_taken_back_with_what_was_said_of_it() {
+    let place = Place::new();
+    report(&place, &Value::Null);
+    place.change(&["stage", "--percent", "50", "--fuse", "badge=pause"]);
+    let status: Value = serde_json::from_slice(&place.run(&["status", "--json"]).stdout).unwrap();
+    let given_up = serde_json::json!({
+        "since_ms": status["staged"]["since_ms"], "runs": false, "given_up": "a topic's lag is 9 records",
+    });
+    report(&place, &given_up);
+    let why = "x".repeat(4080);
+    let failed = place.run(&["promote", "--wait", "--json", "--why", &why, "--who", "ann"]);
+    assert_eq!(failed.status.code(), Some(1), "{}", String::from_utf8_lossy(&failed.stderr));
+    let said: Value = serde_json::from_slice(&failed.stdout).unwrap();
+    assert_eq!(said["outcome"], "taken back");
+    assert!(
+        said["reasons"][0].as_str().unwrap().contains("gave it up: a topic's lag is 9 records"),
+        "{said}"
+    );
+    assert!(!place.text().contains("\n[staged]"));
+    let history = String::from_utf8(place.run(&["history"]).stdout).unwrap();
+    assert!(history.contains("abort, since c"), "{history}");
+}

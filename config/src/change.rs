@@ -10,7 +10,7 @@ use crate::status::ProcessStatus;
 use windfall_contract::rules::Rules;
 
 /// The most bytes of `who`, and of `why`.
-const REMARK_MAX_BYTES: usize = 4096;
+pub const REMARK_MAX_BYTES: usize = 4096;
 
 /// Rules with their history, as an operator changes them: [`crate::RulesStore`] has them in a file, `EtcdRulesStore`
 /// in etcd. Every call blocks.
@@ -206,8 +206,11 @@ impl History {
     }
 }
 
-/// A change is kept with who made it and why, or not made.
-pub(crate) fn check_remarks(who: &str, why: &str) -> Result<(), SetError> {
+/// Checks what a change is kept with: who made it, and why.
+///
+/// # Errors
+/// [`SetError::Remark`]: a change with one that is empty, or longer than [`REMARK_MAX_BYTES`], is not made.
+pub fn check_remarks(who: &str, why: &str) -> Result<(), SetError> {
     for (what, remark) in [("who", who), ("why", why)] {
         if remark.trim().is_empty() || remark.len() > REMARK_MAX_BYTES {
             return Err(SetError::Remark(what));

@@ -62,14 +62,17 @@ mod status;
 mod store;
 mod watch;
 
-pub use change::{Change, ChangeRules, History, ReadError, SetError, Written};
+pub use change::{
+    Change, ChangeRules, History, REMARK_MAX_BYTES, ReadError, SetError, Written, check_remarks,
+};
 pub use difference::{Difference, differences, rules_json};
 pub use document::{Bucket, EditError, RulesEdit, parse_rules, parse_rules_bytes, rules_text};
 pub use live::{Applied, Applier, LiveRules, Noted, Status};
 pub use options::{OptionsError, Place, load};
 pub use refusal::{Fault, Problem, Refusal};
 pub use stage::{
-    PROMOTE_WITHIN_MS, StageError, StageFor, StagedStatus, Trial, abort, promote, shortened, stage, trial,
+    PROMOTE_WITHIN_MS, StageError, StageFor, StagedStatus, Trial, abort, promote, shortened_reasons, stage,
+    trial,
 };
 pub use status::{ProcessStatus, REPORT_EVERY_MS, RefusedVersion, SILENT_AFTER_MS};
 pub use store::RulesStore;

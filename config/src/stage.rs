@@ -2,7 +2,7 @@
 //!
 //! A staged change is a part of the document, so it is numbered, kept and told like any other one, and every process has
 //! the same version. It may reach limits, fuses, ranks and pacing: what one process may have otherwise than the next
-//! one. Where a guard is passed, a process gives the change up by itself and reports why.
+//! one. Where a guard is exceeded, a process gives the change up by itself and reports why.
 
 use serde::{Deserialize, Serialize};
 use windfall_contract::rules::{Guards, Rules, Staged};
@@ -138,7 +138,7 @@ pub fn promote(
     match trial(staged, reports, now_ms) {
         Trial::Proven => {}
         _ if is_forced => {}
-        Trial::Failed(reasons) => return Err(StageError::NotProven(shortened(&reasons))),
+        Trial::Failed(reasons) => return Err(StageError::NotProven(shortened_reasons(&reasons))),
         Trial::Running { left_ms: 0 } => {
             return Err(StageError::NotProven(
                 "not every process has reported since its time was over".into(),
@@ -166,7 +166,7 @@ pub fn abort(text: &str) -> Result<String, StageError> {
 }
 
 /// The first reasons, and how many there are beside them, in one sentence's part.
-pub fn shortened(reasons: &[String]) -> String {
+pub fn shortened_reasons(reasons: &[String]) -> String {
     const SHOWN: usize = 3;
     let shown = reasons.iter().take(SHOWN).map(|reason| reason.chars().take(400).collect::<String>());
     let shown = shown.collect::<Vec<_>>().join("; ");

@@ -1,5 +1,4 @@
-//! `windfall rules`: look at the live rules, check a candidate, set it, change one thing, try a change, roll
-//! back.
+//! `windfall rules`: look at the live rules, check and set them, change one thing, try a change, roll back.
 
 mod change;
 mod stage;
@@ -81,7 +80,7 @@ pub enum RulesCommand {
     },
     /// Have some processes try a change of limits, fuses, priorities or pacing
     ///
-    /// All other processes run the rules without it. A process gives the change up by itself when a guard is passed, and every
+    /// All other processes run the rules without it. A process gives the change up by itself when a guard is exceeded, and every
     /// process does a minute after the time of the trial, unless the change was promoted. A process takes its share of a staged
     /// limit, so the fleet passes at most the larger one of the two limits.
     ///

@@ -1,4 +1,4 @@
-//! Watches the staged change of the rules that this process tries: it is given up where a guard is passed, or where its
+//! Watches the staged change of the rules that this process tries: it is given up where a guard is exceeded, or where its
 //! time is over.
 
 use super::polled_metrics::Found;
@@ -66,7 +66,7 @@ pub fn start(
                 looks.add(look(&counters(), &rules.current(), lag_records));
                 let now_ms = clock.unix_ms();
                 let over = (now_ms >= staged.until_ms).then(|| "its time is over".to_owned());
-                if let Some(why) = over.or_else(|| looks.passed(&staged.guards)) {
+                if let Some(why) = over.or_else(|| looks.exceeded(&staged.guards)) {
                     rules.give_up_staged(staged.since_ms, why, now_ms);
                 }
             }
@@ -95,8 +95,8 @@ impl Looks {
         }
     }
 
-    /// The guard that is passed, as a sentence's part.
-    fn passed(&self, guards: &Guards) -> Option<String> {
+    /// The guard that is exceeded, as a part of a sentence.
+    fn exceeded(&self, guards: &Guards) -> Option<String> {
         let (first, last) = (self.looks.front()?, self.looks.back()?);
         if let Some(max) = guards.oldest_max_ms.filter(|max| last.oldest_ms > *max) {
             return Some(format!(
@@ -124,35 +124,35 @@ impl Looks {
 mod tests {
     use super::*;
 
-    fn passed(looks: &[Look], guards: Guards) -> Option<String> {
+    fn exceeded(looks: &[Look], guards: Guards) -> Option<String> {
         let mut own = Looks::default();
         looks.iter().for_each(|look| own.add(*look));
-        own.passed(&guards)
+        own.exceeded(&guards)
     }
 
     #[test]
-    fn each_guard_is_passed_beyond_its_bound_and_not_at_it() {
+    fn each_guard_is_exceeded_beyond_its_bound_and_not_at_it() {
         let at = |oldest_ms, lag_records| Look { oldest_ms, lag_records, ..Look::default() };
         let oldest = Guards { oldest_max_ms: Some(5000), ..Guards::default() };
-        assert_eq!(passed(&[at(9000, 0), at(5000, 9)], oldest), None);
-        assert!(passed(&[at(5001, 0)], oldest).unwrap().contains("waited for 5001 ms"));
+        assert_eq!(exceeded(&[at(9000, 0), at(5000, 9)], oldest), None);
+        assert!(exceeded(&[at(5001, 0)], oldest).unwrap().contains("waited for 5001 ms"));
         let lag = Guards { lag_max_records: Some(7), ..Guards::default() };
-        assert_eq!(passed(&[at(9000, 7)], lag), None);
-        assert!(passed(&[at(0, 8)], lag).unwrap().contains("lag is 8 records"));
-        assert_eq!(passed(&[at(u64::MAX, u64::MAX)], Guards::default()), None);
+        assert_eq!(exceeded(&[at(9000, 7)], lag), None);
+        assert!(exceeded(&[at(0, 8)], lag).unwrap().contains("lag is 8 records"));
+        assert_eq!(exceeded(&[at(u64::MAX, u64::MAX)], Guards::default()), None);
     }
 
     #[test]
     fn failed_grants_count_over_ten_looks_and_where_there_are_some() {
         let at = |granted, failed| Look { granted, failed, ..Look::default() };
         let guards = Guards { failed_max_percent: Some(10), ..Guards::default() };
-        assert_eq!(passed(&[at(100, 50)], guards), None, "what was before the trial is not its own");
-        assert_eq!(passed(&[at(100, 50), at(190, 60)], guards), None);
-        assert!(passed(&[at(100, 50), at(189, 61)], guards).unwrap().contains("11 of 100 grants failed"));
-        assert_eq!(passed(&[at(0, 0), at(0, 19)], guards), None, "too few");
+        assert_eq!(exceeded(&[at(100, 50)], guards), None, "what was before the trial is not its own");
+        assert_eq!(exceeded(&[at(100, 50), at(190, 60)], guards), None);
+        assert!(exceeded(&[at(100, 50), at(189, 61)], guards).unwrap().contains("11 of 100 grants failed"));
+        assert_eq!(exceeded(&[at(0, 0), at(0, 19)], guards), None, "too few");
         let mut old = vec![at(0, 0), at(100, 90)];
         old.extend([at(100, 90); LOOKS]);
-        assert_eq!(passed(&old, guards), None, "what failed longer ago is over");
-        assert_eq!(passed(&[at(900, 900), at(10, 10)], guards), None, "a consumer has ended");
+        assert_eq!(exceeded(&old, guards), None, "what failed longer ago is over");
+        assert_eq!(exceeded(&[at(900, 900), at(10, 10)], guards), None, "a consumer has ended");
     }
 }

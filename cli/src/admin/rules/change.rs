@@ -30,21 +30,35 @@ pub struct DiffArgs {
     json: bool,
 }
 
+/// The place of the rules, and who changes them.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Common {
+    #[command(flatten)]
+    pub place: RulesPlace,
+    #[command(flatten)]
+    pub remark: Remark,
+    #[command(flatten)]
+    brokers: KnownBrokers,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl Common {
+    /// The rules, as they are changed.
+    pub fn store(&self) -> Result<Box<dyn ChangeRules>> {
+        self.place.store(self.brokers.brokers.clone())
+    }
+}
+
 /// How a change of one thing is made.
 #[derive(Debug, Clone, clap::Args)]
 pub struct How {
     #[command(flatten)]
-    place: RulesPlace,
-    #[command(flatten)]
-    remark: Remark,
-    #[command(flatten)]
-    brokers: KnownBrokers,
+    common: Common,
     /// Say what would differ, and change nothing
     #[arg(long)]
     dry_run: bool,
-    /// Print one JSON object
-    #[arg(long)]
-    json: bool,
 }
 
 /// `windfall rules limit`
@@ -82,10 +96,20 @@ pub struct FuseArgs {
 
 /// A fuse as an argument.
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
-enum FuseState {
+pub enum FuseState {
     Closed,
     Pause,
     Divert,
+}
+
+impl From<FuseState> for Fuse {
+    fn from(state: FuseState) -> Self {
+        match state {
+            FuseState::Closed => Self::Closed,
+            FuseState::Pause => Self::Pause,
+            FuseState::Divert => Self::Divert,
+        }
+    }
 }
 
 /// `windfall rules ratio`
@@ -164,12 +188,7 @@ pub fn limit(args: &LimitArgs) -> Result<()> {
 
 /// Sets a fuse.
 pub fn fuse(args: &FuseArgs) -> Result<()> {
-    let fuse = match args.state {
-        FuseState::Closed => Fuse::Closed,
-        FuseState::Pause => Fuse::Pause,
-        FuseState::Divert => Fuse::Divert,
-    };
-    change(&RulesEdit::Fuse { bonus_type: args.bonus_type.clone(), fuse }, &args.how)
+    change(&RulesEdit::Fuse { bonus_type: args.bonus_type.clone(), fuse: args.state.into() }, &args.how)
 }
 
 /// Sets the ratio of a queue.
@@ -180,50 +199,75 @@ pub fn ratio(args: &RatioArgs) -> Result<()> {
 /// How often a change is made anew on what another one has left meanwhile.
 const ATTEMPTS: u32 = 10;
 
-/// Makes a change on the rules in force, whoever else changes them meanwhile. It says what shall hold afterwards, so it may be made again
-/// where the answer was lost.
-fn change(edit: &RulesEdit, how: &How) -> Result<()> {
-    let place = &how.place;
-    let store = place.store(how.brokers.brokers.clone())?;
-    let unchanged = || format!("{place} stays as it is");
-    for attempt in 1.. {
-        let (text, found) = candidate(edit, how, store.as_ref()).with_context(unchanged)?;
-        if how.dry_run {
-            return report(how, &found, None);
-        }
-        match store.set(&text, &how.remark.who(), &how.remark.why, now_ms()) {
-            Ok(written) => {
-                let is_staged =
-                    |text: &str| parse_rules(text, None).is_ok_and(|rules| rules.staged.is_some());
-                if is_staged(&text) && !is_staged(&store.show()?) {
-                    eprintln!("the staged change is taken back, since it was about the same thing");
-                }
-                return report(how, &found, Some(written));
-            }
+/// A change that was made.
+pub struct Made {
+    /// The document with it.
+    pub text: String,
+    /// What differs by it.
+    pub found: Vec<Difference>,
+    pub written: Written,
+}
+
+/// Makes a change on the rules in force, whoever else changes them meanwhile: `make` is asked again for what another
+/// change has left.
+pub fn make_change(
+    common: &Common,
+    store: &dyn ChangeRules,
+    why: &str,
+    make: impl Fn(&str) -> Result<String>,
+) -> Result<Made> {
+    let unchanged = || format!("{} stays as it is", common.place);
+    let mut attempt = 1;
+    loop {
+        let before = store.show()?;
+        let text = make(&before).with_context(unchanged)?;
+        match store.set(&text, &common.remark.who(), why, now_ms()) {
+            Ok(written) => return Ok(Made { found: found(&before, &text)?, text, written }),
             Err(SetError::Conflict { .. } | SetError::Locked(_)) if attempt < ATTEMPTS => {
                 std::thread::sleep(Duration::from_millis(50 * u64::from(attempt)));
+                attempt += 1;
             }
             // Where it may have been written, the error says so.
             Err(error @ SetError::Io { .. }) => return Err(error.into()),
             Err(error) => return Err(error).with_context(unchanged),
         }
     }
-    Ok(())
 }
 
-/// The document with the change, and what differs by it. It is valid.
-fn candidate(edit: &RulesEdit, how: &How, store: &dyn ChangeRules) -> Result<(String, Vec<Difference>)> {
-    let before = store.show()?;
-    let rules = parse_rules(&before, None).context("the rules in force are refused")?;
-    let text = edit.apply(&before)?;
-    let known: Option<Vec<&str>> =
-        how.brokers.brokers.as_ref().map(|names| names.iter().map(String::as_str).collect());
-    let after = parse_rules(&text, known.as_deref()).context("the rules with this change are refused")?;
-    Ok((text, differences(&rules, &after)))
+/// What differs between two documents that are valid.
+pub fn found(before: &str, after: &str) -> Result<Vec<Difference>> {
+    let rules = parse_rules(before, None).context("the rules in force are refused")?;
+    let after = parse_rules(after, None).context("the rules with this change are refused")?;
+    Ok(differences(&rules, &after))
+}
+
+/// Makes a change that says what shall hold afterwards, so that it may be made again where the answer was lost.
+fn change(edit: &RulesEdit, how: &How) -> Result<()> {
+    let store = how.common.store()?;
+    let candidate = |before: &str| {
+        let text = edit.apply(before)?;
+        // Also where a dry run sets nothing.
+        let brokers = how.common.brokers.brokers.as_ref();
+        let known: Option<Vec<&str>> = brokers.map(|names| names.iter().map(String::as_str).collect());
+        parse_rules(&text, known.as_deref()).context("the rules with this change are refused")?;
+        Ok(text)
+    };
+    if how.dry_run {
+        let before = store.show()?;
+        let found = candidate(&before).and_then(|text| found(&before, &text));
+        return report(how, &found.with_context(|| format!("{} stays as it is", how.common.place))?, None);
+    }
+    let made = make_change(&how.common, store.as_ref(), &how.common.remark.why, candidate)?;
+    let is_staged = |text: &str| parse_rules(text, None).is_ok_and(|rules| rules.staged.is_some());
+    // The change is made, whether this look at it works or not.
+    if is_staged(&made.text) && store.show().is_ok_and(|now| !is_staged(&now)) {
+        eprintln!("the staged change is taken back, since it was about the same thing");
+    }
+    report(how, &made.found, Some(made.written))
 }
 
 fn report(how: &How, found: &[Difference], written: Option<Written>) -> Result<()> {
-    if how.json {
+    if how.common.json {
         let (version, changed) = match written {
             Some(Written::Changed { version }) => (Some(version), true),
             Some(Written::Unchanged { version }) => (Some(version), false),
@@ -236,9 +280,9 @@ fn report(how: &How, found: &[Difference], written: Option<Written>) -> Result<(
     }
     print(found);
     match written {
-        Some(written) => say(&how.place, written),
+        Some(written) => say(&how.common.place, written),
         None if found.is_empty() => {
-            println!("{} says so already", how.place);
+            println!("{} says so already", how.common.place);
             Ok(())
         }
         None => {

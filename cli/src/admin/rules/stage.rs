@@ -1,31 +1,31 @@
 //! Has some processes try a change of limits or pacing: `windfall rules stage`, `promote`, `abort`.
 
-use super::{KnownBrokers, Remark, RulesPlace, now_ms, read, utc};
+use super::change::{Common, FuseState, Made, found, make_change};
+use super::{now_ms, read, utc};
 use crate::admin::schedule::times::duration_ms;
 use crate::outcome::Outcome;
 use anyhow::{Context, Result, bail};
+use clap::ValueEnum as _;
 use serde_json::json;
 use std::io::{IsTerminal as _, Write as _};
 use std::path::PathBuf;
 use std::time::Duration;
 use windfall_config::{
-    Bucket, ChangeRules, Difference, ProcessStatus, REPORT_EVERY_MS, RulesEdit, SetError, StageError,
-    StageFor, Trial, Written, differences, parse_rules, shortened, trial,
+    Bucket, ChangeRules, Difference, ProcessStatus, REMARK_MAX_BYTES, REPORT_EVERY_MS, RulesEdit, SetError,
+    StageError, StageFor, Trial, Written, check_remarks, parse_rules, shortened_reasons, trial,
 };
-use windfall_contract::rules::{Fuse, Guards, Rules, Staged};
+use windfall_contract::rules::{Guards, Rules, Staged};
 
 /// The pause between two looks at what processes report.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How often a change is made anew on what another one has left meanwhile.
-const ATTEMPTS: u32 = 10;
 
 /// `windfall rules stage`
 #[derive(Debug, Clone, clap::Args)]
 pub struct StageArgs {
     #[command(flatten)]
     common: Common,
-    /// The file of the whole document with the change made, which may differ in limits, fuses, priorities and pacing; - means
-    /// standard input
+    /// The file of the whole document with the change made; - means standard input. It may differ in limits, fuses,
+    /// priorities and pacing
     #[arg(required_unless_present_any = ["limit", "fuse"], conflicts_with_all = ["limit", "fuse"])]
     document: Option<PathBuf>,
     /// The limit of a bonus type that is tried, in events per second, with its burst if that is to change, too. The limit over
@@ -38,12 +38,12 @@ pub struct StageArgs {
     /// A process that tries the change, by its name in `windfall rules status`; may be given several times
     #[arg(long, value_name = "NAME", conflicts_with = "percent", required_unless_present = "percent")]
     process: Vec<String>,
-    /// Per cent of the processes with consumers that try the change, at least one; chosen by this command, which prints
-    /// them
+    /// Per cent of the processes with consumers that try the change, at least one. The command chooses them, and prints
+    /// their names
     #[arg(long, value_parser = clap::value_parser!(u8).range(1..=100))]
     percent: Option<u8>,
-    /// How long the change is tried before it counts as proven. A minute after that every process gives it up, unless it
-    /// was promoted
+    /// How long the change is tried before it counts as proven. A minute after that every process gives the change up,
+    /// unless it was promoted
     #[arg(long = "for", value_name = "DURATION", default_value = "10m", value_parser = duration_ms)]
     proven_after_ms: u64,
     /// A process gives the change up if an event that waits in one of its lanes has been in its memory for more than this, in
@@ -85,24 +85,10 @@ pub struct AbortArgs {
     common: Common,
 }
 
-/// The place of the rules, and who changes them.
-#[derive(Debug, Clone, clap::Args)]
-struct Common {
-    #[command(flatten)]
-    place: RulesPlace,
-    #[command(flatten)]
-    remark: Remark,
-    #[command(flatten)]
-    brokers: KnownBrokers,
-    /// Print one JSON object
-    #[arg(long)]
-    json: bool,
-}
-
 /// Stages a change.
 pub fn stage(args: &StageArgs) -> Result<Outcome> {
     let common = &args.common;
-    let store = common.place.store(common.brokers.brokers.clone())?;
+    let store = common.store()?;
     let unchanged = || format!("{} stays as it is", common.place);
     let who = StageFor {
         processes: processes(args, &store.reports()?).with_context(unchanged)?,
@@ -141,7 +127,7 @@ pub fn stage(args: &StageArgs) -> Result<Outcome> {
 
 /// Makes the staged change for all.
 pub fn promote(args: &PromoteArgs) -> Result<Outcome> {
-    let store = args.common.place.store(args.common.brokers.brokers.clone())?;
+    let store = args.common.store()?;
     if args.wait {
         let Some(staged) = parse_rules(&store.show()?, None)?.staged else { bail!(StageError::Nothing) };
         return wait(&args.common, store.as_ref(), &staged);
@@ -152,7 +138,7 @@ pub fn promote(args: &PromoteArgs) -> Result<Outcome> {
 
 /// Takes the staged change back.
 pub fn abort(args: &AbortArgs) -> Result<Outcome> {
-    let store = args.common.place.store(args.common.brokers.brokers.clone())?;
+    let store = args.common.store()?;
     abort_now(&args.common, store.as_ref(), &[])?;
     Ok(Outcome::Clean)
 }
@@ -177,7 +163,7 @@ pub fn standing(staged: &Staged, reports: &[ProcessStatus], now_ms: u64) -> Vec<
     lines.push(match trial(staged, reports, now_ms) {
         Trial::Running { left_ms } => format!("  it counts as proven in {} s", left_ms.div_ceil(1000)),
         Trial::Proven => format!("  it has proven itself; promote it before {}", utc(staged.until_ms)),
-        Trial::Failed(reasons) => format!("  it has failed, take it back: {}", shortened(&reasons)),
+        Trial::Failed(reasons) => format!("  it has failed, take it back: {}", shortened_reasons(&reasons)),
     });
     lines
 }
@@ -194,7 +180,7 @@ fn promote_now(common: &Common, store: &dyn ChangeRules, is_forced: bool) -> Res
 fn abort_now(common: &Common, store: &dyn ChangeRules, reasons: &[String]) -> Result<()> {
     let what = match reasons {
         [] => "abort".to_owned(),
-        reasons => format!("abort, since {}", shortened(reasons)),
+        reasons => format!("abort, since {}", shortened_reasons(reasons)),
     };
     let made = change(common, store, &what, |text| Ok(windfall_config::abort(text)?))?;
     report(common, "taken back", &made.found, Some(made.written), &[], reasons)
@@ -203,7 +189,9 @@ fn abort_now(common: &Common, store: &dyn ChangeRules, reasons: &[String]) -> Re
 /// Waits until this change has proven itself or failed, and promotes it or takes it back. What cannot be read or written
 /// for a moment ends nothing: the processes watch their guards by themselves.
 fn wait(common: &Common, store: &dyn ChangeRules, first: &Staged) -> Result<Outcome> {
-    let mut told = None;
+    // Nobody waits for ten minutes to hear that the promotion has no reason.
+    check_remarks(&common.remark.who(), &reason("promote", &common.remark.why))?;
+    let (mut told, mut told_error) = (None, String::new());
     // Where the place was away, no process could report there either.
     let mut blind_until_ms = 0;
     loop {
@@ -239,7 +227,14 @@ fn wait(common: &Common, store: &dyn ChangeRules, first: &Staged) -> Result<Outc
         match done {
             Some(Ok(outcome)) => return Ok(outcome),
             Some(Err(error)) if now_ms() >= first.until_ms => return Err(error),
-            Some(Err(error)) => tracing::warn!(error = format!("{error:#}"), "looking again"),
+            Some(Err(error)) => {
+                let error = format!("{error:#}; looking again");
+                if error != told_error {
+                    progress_end(&mut told);
+                    eprintln!("{error}");
+                    told_error = error;
+                }
+            }
             None => {}
         }
         std::thread::sleep(LOOK_EVERY);
@@ -265,45 +260,24 @@ fn progress_end(told: &mut Option<u64>) {
     }
 }
 
-/// A change that was made.
-struct Made {
-    text: String,
-    found: Vec<Difference>,
-    written: Written,
-}
-
-/// Makes a change on the rules in force, whoever else changes them meanwhile.
+/// Makes a step of a trial, with a reason in the history that names the step.
 fn change(
     common: &Common,
     store: &dyn ChangeRules,
     what: &str,
     make: impl Fn(&str) -> Result<String>,
 ) -> Result<Made> {
-    let unchanged = || format!("{} stays as it is", common.place);
-    let why = match common.remark.why.trim() {
-        // Refused as any change without a reason.
-        "" => String::new(),
-        why => format!("{what}: {why}"),
-    };
-    let mut attempt = 1;
-    loop {
-        let before = store.show()?;
-        let after = make(&before).with_context(unchanged)?;
-        match store.set(&after, &common.remark.who(), &why, now_ms()) {
-            Ok(written) => return Ok(Made { found: found(&before, &after)?, text: after, written }),
-            Err(SetError::Conflict { .. } | SetError::Locked(_)) if attempt < ATTEMPTS => {
-                std::thread::sleep(Duration::from_millis(50 * u64::from(attempt)));
-                attempt += 1;
-            }
-            // Where it may have been written, the error says so.
-            Err(error @ SetError::Io { .. }) => return Err(error.into()),
-            Err(error) => return Err(error).with_context(unchanged),
-        }
-    }
+    make_change(common, store, &reason(what, &common.remark.why), make)
 }
 
-fn found(before: &str, after: &str) -> Result<Vec<Difference>> {
-    Ok(differences(&parse_rules(before, None)?, &parse_rules(after, None)?))
+/// The reason of a step, as the history keeps it. What is said of the step is cut where it has no room beside the reason
+/// that was given. No reason stays none, and is refused as with any change.
+fn reason(what: &str, why: &str) -> String {
+    if why.trim().is_empty() {
+        return String::new();
+    }
+    let room = REMARK_MAX_BYTES.saturating_sub(why.len() + 2);
+    format!("{}: {why}", &what[..what.floor_char_boundary(room)])
 }
 
 /// The rules with the change made.
@@ -341,13 +315,8 @@ fn limit_edit(text: &str) -> Result<RulesEdit> {
 fn fuse_edit(text: &str) -> Result<RulesEdit> {
     let wrong = || format!("--fuse takes TYPE=closed, TYPE=pause or TYPE=divert, and not `{text}`");
     let (name, state) = text.split_once('=').with_context(wrong)?;
-    let fuse = match state {
-        "closed" => Fuse::Closed,
-        "pause" => Fuse::Pause,
-        "divert" => Fuse::Divert,
-        _ => bail!(wrong()),
-    };
-    Ok(RulesEdit::Fuse { bonus_type: name.to_owned(), fuse })
+    let state = FuseState::from_str(state, false).ok().with_context(wrong)?;
+    Ok(RulesEdit::Fuse { bonus_type: name.to_owned(), fuse: state.into() })
 }
 
 /// Who tries it. A program that does not know staged changes would refuse the document, and run behind the others.

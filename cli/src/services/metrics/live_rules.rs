@@ -49,7 +49,7 @@ pub const METRICS: &[Metric<LiveRules>] = &[
     },
     Metric {
         name: "windfall_rules_staged_given_up",
-        help: "1 while a change is staged that the process has tried and given up",
+        help: "1 while a change is staged that the process has given up, or does not try since it has started anew",
         kind: MetricKind::Gauge,
         labels: &[],
         read: |live, each| {
