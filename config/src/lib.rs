@@ -71,8 +71,8 @@ pub use live::{Applied, Applier, LiveRules, Noted, Status};
 pub use options::{OptionsError, Place, load};
 pub use refusal::{Fault, Problem, Refusal};
 pub use stage::{
-    PROMOTE_WITHIN_MS, StageError, StageFor, StagedStatus, Trial, abort, promote, shortened_reasons, stage,
-    trial,
+    PROMOTE_WITHIN_MS, StageError, StageFor, StagedStatus, Trial, Triers, abort, promote, shortened_reasons,
+    stage, standing_json, trial,
 };
 pub use status::{ProcessStatus, REPORT_EVERY_MS, RefusedVersion, SILENT_AFTER_MS};
 pub use store::RulesStore;

@@ -5,6 +5,7 @@
 //! one. Where a guard is exceeded, a process gives the change up by itself and reports why.
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 use windfall_contract::rules::{Guards, Rules, Staged};
 
 use crate::difference::differences;
@@ -24,6 +25,15 @@ pub struct StagedStatus {
     pub runs: bool,
     /// Why it has given it up, where it has.
     pub given_up: Option<String>,
+}
+
+/// The processes that an operator wants to try a change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Triers {
+    /// These ones, by the names that they report.
+    Named(Vec<String>),
+    /// This share of the processes with consumers in per cent, 1 to 100: rounded up, the first ones by name.
+    Percent(u8),
 }
 
 /// Who tries a change, for how long, and within which bounds.
@@ -56,6 +66,22 @@ pub enum StageError {
         "only limits, fuses, priorities and pacing can be tried by some processes, and this changes {0}: make that change for all first, with `windfall rules set`"
     )]
     NotForSome(String),
+    /// A program that does not know staged changes would refuse the document, and run behind the others.
+    #[error(
+        "{0} runs an older version of Windfall, which refuses a document with a staged change: bring all processes up to date first"
+    )]
+    OldProcess(String),
+    /// No process that could try the change has this name.
+    #[error("no process with consumers has the name {name}; there are: {known}")]
+    UnknownProcess {
+        /// The name.
+        name: String,
+        /// The names of those that could.
+        known: String,
+    },
+    /// No process could try the change.
+    #[error("no process with consumers reports now, so nobody could try the change")]
+    NoProcess,
     /// The change has not proven itself.
     #[error(
         "it is not promoted: {0}; `windfall rules abort` takes it back, and --force promotes it in spite of that"
@@ -81,6 +107,39 @@ pub enum Trial {
     Proven,
     /// It cannot count as proven any more; each reason is a sentence.
     Failed(Vec<String>),
+}
+
+impl Triers {
+    /// Their names, by what the processes report.
+    ///
+    /// # Errors
+    /// [`StageError::OldProcess`], [`StageError::UnknownProcess`], [`StageError::NoProcess`].
+    pub fn choose(&self, reports: &[ProcessStatus], now_ms: u64) -> Result<Vec<String>, StageError> {
+        let living: Vec<&ProcessStatus> = reports.iter().filter(|one| !one.is_silent(now_ms)).collect();
+        if let Some(old) = living.iter().find(|one| one.stages.is_none()) {
+            return Err(StageError::OldProcess(old.process.clone()));
+        }
+        let is_able = |one: &&ProcessStatus| {
+            one.stages == Some(true) && one.refuses.is_none() && one.source_failure.is_none()
+        };
+        let able: Vec<&str> = living.into_iter().filter(is_able).map(|one| one.process.as_str()).collect();
+        match self {
+            Self::Named(names) => match names.iter().find(|name| !able.contains(&name.as_str())) {
+                None => Ok(names.clone()),
+                Some(unknown) => {
+                    let known = if able.is_empty() { "none reports now".to_owned() } else { able.join(", ") };
+                    Err(StageError::UnknownProcess { name: unknown.clone(), known })
+                }
+            },
+            Self::Percent(percent) => {
+                let count = (able.len() * usize::from(*percent)).div_ceil(100);
+                if count == 0 {
+                    return Err(StageError::NoProcess);
+                }
+                Ok(able.into_iter().take(count).map(str::to_owned).collect())
+            }
+        }
+    }
 }
 
 /// The document `text` with the change to `wanted` staged. What is staged there and over goes.
@@ -212,6 +271,19 @@ pub fn trial(staged: &Staged, reports: &[ProcessStatus], now_ms: u64) -> Trial {
         (true, true) => Trial::Proven,
         (true, false) => Trial::Running { left_ms: staged.proven_ms.saturating_sub(now_ms) },
     }
+}
+
+/// How a staged change stands, as `windfall rules status --json` and the console say it.
+pub fn standing_json(staged: &Staged, reports: &[ProcessStatus], now_ms: u64) -> Value {
+    let (state, left_ms, reasons) = match trial(staged, reports, now_ms) {
+        Trial::Running { left_ms } => ("running", left_ms, Vec::new()),
+        Trial::Proven => ("proven", 0, Vec::new()),
+        Trial::Failed(reasons) => ("failed", 0, reasons),
+    };
+    json!({
+        "since_ms": staged.since_ms, "proven_ms": staged.proven_ms, "until_ms": staged.until_ms,
+        "processes": staged.processes, "state": state, "left_ms": left_ms, "reasons": reasons,
+    })
 }
 
 #[cfg(test)]
@@ -366,5 +438,30 @@ mod tests {
             promote(&staged_text(), &[report(false, Some("lag"))], false, NOW_MS + 2000).unwrap_err();
         assert!(refused.to_string().contains("gave it up: lag"), "{refused}");
         assert!(promote(&staged_text(), &[report(false, Some("lag"))], true, NOW_MS + 2000).is_ok());
+    }
+
+    #[test]
+    fn a_share_is_rounded_up_and_only_who_can_try_is_chosen() {
+        let named = |name: &str, stages: Option<bool>| ProcessStatus {
+            process: name.into(),
+            stages,
+            staged: None,
+            ..report(false, None)
+        };
+        let all =
+            ["a", "b", "c"].map(|name| named(name, Some(true))).into_iter().chain([named("d", Some(false))]);
+        let mut all: Vec<_> = all.collect();
+        let at_ms = NOW_MS + 2000;
+        let share = |all: &[ProcessStatus], percent: u8| Triers::Percent(percent).choose(all, at_ms);
+        assert_eq!(share(&all, 34).unwrap(), ["a", "b"]);
+        assert_eq!(share(&all, 1).unwrap(), ["a"]);
+        assert_eq!(share(&all, 100).unwrap(), ["a", "b", "c"]);
+        assert!(matches!(share(&all[3..], 100), Err(StageError::NoProcess)));
+        let wanted = |name: &str| Triers::Named(vec![name.to_owned()]).choose(&all, at_ms);
+        assert_eq!(wanted("b").unwrap(), ["b"]);
+        assert!(wanted("d").unwrap_err().to_string().ends_with("there are: a, b, c"));
+        assert!(Triers::Named(vec!["a".into()]).choose(&all, at_ms + 60_000).is_err(), "it is silent");
+        all.push(named("old", None));
+        assert!(matches!(share(&all, 100), Err(StageError::OldProcess(name)) if name == "old"));
     }
 }

@@ -7,10 +7,12 @@ use crate::gateway;
 use crate::options::RulesRight;
 use crate::rules::Wanted;
 use crate::session::Use;
+use crate::trial::{Step, Wish};
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, StatusCode, header};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use windfall_edge::{Caller, Role, Visitor};
 
 /// The bytes of a person's name, beside that of the key, at most; services take as many.
@@ -36,6 +38,27 @@ struct Set {
 struct Rollback {
     version: u64,
     based_on: Option<u64>,
+    why: String,
+    #[serde(default)]
+    actor: String,
+}
+
+/// `since_ms`: the staged change that was shown to who asks.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Promote {
+    since_ms: u64,
+    #[serde(default)]
+    force: bool,
+    why: String,
+    #[serde(default)]
+    actor: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Abort {
+    since_ms: u64,
     why: String,
     #[serde(default)]
     actor: String,
@@ -85,29 +108,49 @@ impl Inner {
                 "this console has nothing to do with the rules (its option console.rules)",
             ));
         };
-        let is_post = matches!(path, "/check" | "/set" | "/rollback");
+        let is_change = matches!(path, "/set" | "/rollback" | "/stage" | "/promote" | "/abort");
+        let is_post = is_change || matches!(path, "/check" | "/stage/check");
         check_method(request.method(), if is_post { &[Method::POST] } else { &[Method::GET] })?;
+        if is_change {
+            self.check_may_change(caller)?;
+        }
         let value = match path {
             "" => rules.show(self.rules_right(caller) == RulesRight::Change).await?,
             "/history" => rules.history().await?,
             "/version" => rules.version(number(request, "version")?).await?,
             "/status" => rules.status().await?,
             "/check" => rules.check(body::<Check>(request)?.text).await?,
+            "/stage/check" => rules.check_wish(body(request)?).await?,
             "/set" => {
-                self.check_may_change(caller)?;
                 let Set { text, why, actor } = body(request)?;
                 let who = who_changes(caller, &actor)?;
                 let changed = rules.change(Wanted::Set { text }, who.clone(), why).await?;
-                tracing::info!(%who, version = %changed["version"], "the rules were changed by the console");
-                changed
+                noted(changed, &who, "the rules were changed")
             }
             "/rollback" => {
-                self.check_may_change(caller)?;
                 let Rollback { version, based_on, why, actor } = body(request)?;
                 let who = who_changes(caller, &actor)?;
                 let changed = rules.change(Wanted::Rollback { version, based_on }, who.clone(), why).await?;
-                tracing::info!(%who, version = %changed["version"], "the rules were rolled back by the console");
-                changed
+                noted(changed, &who, "the rules were rolled back")
+            }
+            "/stage" => {
+                let wish: Wish = body(request)?;
+                let who = who_changes(caller, &wish.actor)?;
+                noted(rules.stage(wish, who.clone()).await?, &who, "a change of the rules was staged")
+            }
+            "/promote" => {
+                let Promote { since_ms, force, why, actor } = body(request)?;
+                let who = who_changes(caller, &actor)?;
+                let step = Step::Promote { is_forced: force };
+                let changed = rules.end_trial(step, since_ms, who.clone(), why).await?;
+                let what = if force { "promoted by force" } else { "promoted" };
+                noted(changed, &who, &format!("the staged change of the rules was {what}"))
+            }
+            "/abort" => {
+                let Abort { since_ms, why, actor } = body(request)?;
+                let who = who_changes(caller, &actor)?;
+                let changed = rules.end_trial(Step::Abort, since_ms, who.clone(), why).await?;
+                noted(changed, &who, "the staged change of the rules was taken back")
             }
             _ => return Err(nothing_here()),
         };
@@ -139,6 +182,12 @@ impl Inner {
             )),
         }
     }
+}
+
+/// Writes into the log who has changed the rules, and hands the answer on.
+fn noted(changed: Value, who: &str, what: &str) -> Value {
+    tracing::info!(%who, version = %changed["version"], "{what} by the console");
+    changed
 }
 
 /// Who the history of the rules names: the caller's key, and the person that the page names beside it.

@@ -59,7 +59,8 @@ impl Inner {
             return self.sign_in(&head.headers, &cookie, visitor).map(AtDoor::Answered);
         }
         // A page that asks by itself is not a person that is there.
-        let used = if matches!(path, "flow" | "history") { Use::ByItself } else { Use::ByPerson };
+        let is_repeated = matches!(path, "flow" | "history" | "rules/status");
+        let used = if is_repeated { Use::ByItself } else { Use::ByPerson };
         let signed_in = self.signed_in(&head.headers, &cookie, used)?;
         if head.method != Method::GET {
             let proof = head.headers.get(cookie::CSRF).and_then(|value| value.to_str().ok());
@@ -182,8 +183,14 @@ fn body_bytes_max(head: &Parts, path: &str, caller: &Caller) -> usize {
         return 0;
     }
     match path {
-        "rules/check" | "rules/set" if caller.roles.has(Role::Operate) => RULES_BYTES_MAX,
-        "rules/rollback" if caller.roles.has(Role::Operate) => ROLLBACK_BYTES_MAX,
+        "rules/check" | "rules/set" | "rules/stage" | "rules/stage/check"
+            if caller.roles.has(Role::Operate) =>
+        {
+            RULES_BYTES_MAX
+        }
+        "rules/rollback" | "rules/promote" | "rules/abort" if caller.roles.has(Role::Operate) => {
+            ROLLBACK_BYTES_MAX
+        }
         _ => match path.strip_prefix("call") {
             Some(path) if gateway::has(path) => CALL_BYTES_MAX,
             _ => 0,

@@ -7,7 +7,8 @@
 //! - `session` keeps the access key of who has signed in; the browser holds an opaque cookie.
 //! - `gateway` calls the services' HTTP APIs with that key, for a list of paths. The service decides what the key may do.
 //! - `flow` follows the metrics of all instances, a sample a second that all viewers share, and keeps an hour of them.
-//! - `rules` shows the live rules in the place that every process has them from, and changes them if an option says so.
+//! - `rules` shows the live rules in the place that every process has them from, and changes them if an option says so;
+//!   `trial` has some processes try a change first.
 //!
 //! [`Reader`] reads a process' metrics and health by the same calls for who shows them elsewhere: `windfall top`.
 //!
@@ -60,6 +61,7 @@ mod reader;
 mod rules;
 mod samples;
 mod session;
+mod trial;
 mod upstream;
 
 pub use console::{Console, OpenError, Parts};

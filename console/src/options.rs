@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// The bytes of a request with rules at most: they have up to 1 MiB, which JSON may write longer.
 pub(crate) const RULES_BYTES_MAX: usize = 3 << 20;
-/// The bytes of a request to roll the rules back at most.
+/// The bytes of a request to roll the rules back, or to end a trial, at most.
 pub(crate) const ROLLBACK_BYTES_MAX: usize = 16 << 10;
 /// The bytes of a call of a service at most.
 pub(crate) const CALL_BYTES_MAX: usize = 256 << 10;

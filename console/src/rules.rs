@@ -1,11 +1,12 @@
 //! The live rules on the page: shown, checked, changed and rolled back, in the place that every process has them from.
 
 use crate::answer::Refused;
+use crate::trial;
 use http::StatusCode;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use windfall_config::{ChangeRules, ReadError, SetError, Written, parse_rules};
+use windfall_config::{ChangeRules, Problem, ReadError, Refusal, SetError, Written, parse_rules};
 use windfall_contract::Clock;
 use windfall_contract::rules::Rules;
 
@@ -17,11 +18,11 @@ const HISTORY_MAX: usize = 100;
 /// The rules, as far as the console may see and change them.
 #[derive(Clone)]
 pub(crate) struct RulesDesk {
-    store: Arc<dyn ChangeRules>,
+    pub(crate) store: Arc<dyn ChangeRules>,
     known_brokers: Option<Arc<[String]>>,
     /// Held by the threads themselves: a request that ends leaves its look running.
     at_work: Arc<Semaphore>,
-    clock: Clock,
+    pub(crate) clock: Clock,
 }
 
 /// A change that somebody asks for.
@@ -59,12 +60,9 @@ impl RulesDesk {
     }
 
     fn parse(&self, text: &str) -> Value {
-        let known: Option<Vec<&str>> =
-            self.known_brokers.as_ref().map(|known| known.iter().map(String::as_str).collect());
-        match parse_rules(text, known.as_deref()) {
+        match self.rules_of(text) {
             Ok(rules) => json!({ "ok": true, "problems": [], "form": form(&rules) }),
             Err(refusal) => {
-                let problem = |one: &windfall_config::Problem| json!({ "line": one.line, "key": one.key, "what": one.fault.to_string() });
                 let problems: Vec<_> = refusal.problems().iter().map(problem).collect();
                 json!({ "ok": false, "problems": problems, "form": null })
             }
@@ -98,13 +96,14 @@ impl RulesDesk {
         Ok(json!({ "version": version, "before": found.before, "after": found.after }))
     }
 
-    /// Which process runs which version.
+    /// Which process runs which version, and how a staged change stands.
     pub(crate) async fn status(&self) -> Result<Value, Refused> {
         let looked = self.blocking(|own| {
-            let newest = parse_rules(&own.store.show()?, None).ok().map(|rules| rules.version);
-            Ok::<_, ReadError>((newest, own.store.reports()?))
+            let rules = parse_rules(&own.store.show()?, None).ok();
+            Ok::<_, ReadError>((rules, own.store.reports()?))
         });
-        let (newest, reports) = looked.await?.map_err(unreadable)?;
+        let (rules, reports) = looked.await?.map_err(unreadable)?;
+        let newest = rules.as_ref().map(|rules| rules.version);
         let now_ms = self.clock.unix_ms();
         let row = |one: &windfall_config::ProcessStatus| {
             let state = match one {
@@ -118,7 +117,9 @@ impl RulesDesk {
             row
         };
         let processes: Vec<_> = reports.iter().map(row).collect();
-        Ok(json!({ "version": newest, "now_ms": now_ms, "processes": processes }))
+        let staged = rules.as_ref().and_then(|rules| Some((rules, rules.staged.as_deref()?)));
+        let staged = staged.map(|(rules, staged)| trial::staged(rules, staged, &reports, now_ms));
+        Ok(json!({ "version": newest, "now_ms": now_ms, "processes": processes, "staged": staged }))
     }
 
     /// Changes the rules, for whom the caller has found to be allowed to. An error that is not a refusal leaves open whether they were changed.
@@ -145,11 +146,7 @@ impl RulesDesk {
             })
             .await?
             .map_err(|error| if is_rollback { not_rolled_back(error) } else { not_set(error) })?;
-        let (version, changed) = match written {
-            Written::Changed { version } => (version, true),
-            Written::Unchanged { version } => (version, false),
-        };
-        Ok(json!({ "version": version, "changed": changed }))
+        Ok(told(written))
     }
 
     /// What a sample of the flow says about the rules; null where they cannot be read, or earlier looks have not ended.
@@ -167,13 +164,20 @@ impl RulesDesk {
         }
     }
 
-    /// A store may know no brokers, where the console does.
-    fn refuse_unknown_brokers(&self, text: &str) -> Option<SetError> {
-        let known: Vec<&str> = self.known_brokers.as_ref()?.iter().map(String::as_str).collect();
-        parse_rules(text, Some(&known)).err().map(SetError::Refused)
+    /// What a document says, if it names no broker that the console does not know.
+    pub(crate) fn rules_of(&self, text: &str) -> Result<Rules, Refusal> {
+        let known: Option<Vec<&str>> =
+            self.known_brokers.as_ref().map(|known| known.iter().map(String::as_str).collect());
+        parse_rules(text, known.as_deref())
     }
 
-    async fn blocking<T: Send + 'static>(
+    /// A store may know no brokers, where the console does.
+    pub(crate) fn refuse_unknown_brokers(&self, text: &str) -> Option<SetError> {
+        self.known_brokers.as_ref()?;
+        self.rules_of(text).err().map(SetError::Refused)
+    }
+
+    pub(crate) async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Self) -> T + Send + 'static,
     ) -> Result<T, Refused> {
@@ -235,20 +239,39 @@ fn closed() -> Refused {
     Refused::unavailable("the console stops")
 }
 
-fn unreadable(error: ReadError) -> Refused {
+/// What a change has come to, for the page.
+pub(crate) fn told(written: Written) -> Value {
+    let (version, changed) = match written {
+        Written::Changed { version } => (version, true),
+        Written::Unchanged { version } => (version, false),
+    };
+    json!({ "version": version, "changed": changed })
+}
+
+/// What is wrong with a document, for the page.
+pub(crate) fn problem(one: &Problem) -> Value {
+    json!({ "line": one.line, "key": one.key, "what": one.fault.to_string() })
+}
+
+pub(crate) fn unreadable(error: ReadError) -> Refused {
     Refused::unavailable(error.to_string())
 }
 
 /// A rollback takes back every change since its version: who asks for it must have seen the last one.
 fn not_rolled_back(error: SetError) -> Refused {
     let SetError::Conflict { current, .. } = error else { return not_set(error) };
+    conflict(current)
+}
+
+/// Somebody has changed the rules since they were shown to who asks.
+pub(crate) fn conflict(current: u64) -> Refused {
     let what = format!(
-        "the rules have version {current} now, which you were not shown: look at what has changed, and roll back again"
+        "the rules have version {current} now, which you were not shown: look at what has changed, and ask again"
     );
     Refused::new(StatusCode::CONFLICT, "ABORTED", what)
 }
 
-fn not_set(error: SetError) -> Refused {
+pub(crate) fn not_set(error: SetError) -> Refused {
     let (status, code) = match &error {
         SetError::Refused(_) | SetError::Remark(_) => (StatusCode::BAD_REQUEST, "INVALID_ARGUMENT"),
         SetError::Conflict { .. } => (StatusCode::CONFLICT, "ABORTED"),

@@ -274,7 +274,7 @@ fn status(place: &RulesPlace, json: bool) -> Result<Outcome> {
         let processes: Vec<_> = reports.iter().map(process).collect();
         let invalid = rules.as_ref().err().map(|refusal| refusal.to_string());
         let staged = rules.as_ref().ok().and_then(|rules| rules.staged.as_deref());
-        let staged = staged.map(|staged| stage::standing_json(staged, &reports, now));
+        let staged = staged.map(|staged| windfall_config::standing_json(staged, &reports, now));
         let object = serde_json::json!({ "staged": staged, "version": newest, "invalid": invalid, "ok": is_well, "processes": processes });
         println!("{}", serde_json::to_string_pretty(&object)?);
     } else {

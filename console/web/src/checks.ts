@@ -36,3 +36,9 @@ export function tooLong(text: string, bytesMax: number): string | null {
   const bytes = new TextEncoder().encode(text.trim()).length;
   return bytes > bytesMax ? t("wrong.long", { n: bytes, max: bytesMax }) : null;
 }
+
+/** What is wrong with a whole number in a field; null: nothing. */
+export function between(text: string, min: number, max: number): string | null {
+  const isRight = /^[0-9]{1,16}$/.test(text.trim()) && Number(text) >= min && Number(text) <= max;
+  return isRight ? null : t("wrong.between", { min, max });
+}

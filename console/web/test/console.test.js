@@ -222,6 +222,127 @@ test("a limit is changed in the form, and its text keeps everything else", async
   await close();
 });
 
+test("a change is tried by a process, seen to run, and taken back or promoted by force", async () => {
+  const { page, close } = await open({ path: "rules" });
+  const dialog = page.getByRole("dialog");
+  const trial = page.getByRole("region", { name: "A change that some processes try" });
+  const go = dialog.getByRole("button", { name: "Try it" });
+  const begin = async (type, rate) => {
+    await page.getByRole("button", { name: `Change the limit of ${type}` }).click();
+    await dialog.getByLabel("Rate, events per second").fill(rate);
+    await dialog.getByLabel("For whom").selectOption("try it on some processes first");
+  };
+  await begin("coin", "40000");
+  await dialog.getByText(/It would be tried by \S+/).waitFor();
+  await dialog.getByLabel("Share, in %").fill("0");
+  await dialog.getByRole("alert").filter({ hasText: "from 1 to 100" }).waitFor();
+  await dialog.getByLabel("Choose processes").selectOption("by their names");
+  await dialog.getByRole("alert").filter({ hasText: "one process at least" }).waitFor();
+  await dialog.getByRole("group", { name: "Processes that try it" }).getByRole("checkbox").first().check();
+  await dialog.getByText(/It would be tried by \S+/).waitFor();
+  await dialog.getByLabel("Lag of a topic, in records").fill("100000000");
+  assert.ok(await go.isDisabled(), "a change needs a reason");
+  await dialog.getByLabel("Why", { exact: true }).fill("the coin system may be slow");
+  await dialog.getByLabel("Your name").fill("Lin");
+  await shot(page, "rules-try");
+  await audit(page, "the dialog of a change that is tried");
+  await go.click();
+  await trial.getByText("operator: Lin").waitFor();
+  await trial.getByText("the coin system may be slow").waitFor();
+  await trial.getByText("tries it", { exact: true }).waitFor();
+  await trial.getByText("limits.types.coin.rate_per_s: 50000 → 40000").waitFor();
+  await trial.getByText("lag of a topic: 100,000,000 records").waitFor();
+  await trial.getByText(/It counts as proven in/).waitFor();
+  assert.ok(await trial.getByRole("button", { name: "Promote: for all processes" }).isDisabled());
+  await page.getByRole("button", { name: "Change the limit of coin" }).filter({ hasText: "50,000" }).waitFor();
+  await shot(page, "rules-tried");
+  await audit(page, "a change that is tried");
+  await page.setViewportSize(PHONE);
+  const wide = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
+  assert.ok(wide <= 0, `a change that is tried is ${wide} px wider than the phone`);
+  await shot(page, "rules-tried-phone");
+  await audit(page, "a change that is tried on a phone");
+  await page.setViewportSize(DESK);
+  // One at a time.
+  await begin("gift", "999");
+  await dialog.getByText("a change is staged already").waitFor();
+  await dialog.getByLabel("Why", { exact: true }).fill("one more");
+  assert.ok(await go.isDisabled());
+  await page.keyboard.press("Escape");
+  await dialog.waitFor({ state: "detached" });
+
+  await trial.getByRole("button", { name: "Take back" }).click();
+  await dialog.getByLabel("Why", { exact: true }).fill("not today");
+  await audit(page, "a change that is taken back");
+  await dialog.getByRole("button", { name: "Take back" }).click();
+  await page.getByText("The change is taken back: version").waitFor();
+  await trial.waitFor({ state: "detached" });
+
+  await begin("coin", "30000");
+  await dialog.getByText(/It would be tried by \S+/).waitFor();
+  await dialog.getByLabel("Why", { exact: true }).fill("once more");
+  await go.click();
+  await trial.getByText("tries it", { exact: true }).waitFor();
+  await trial.getByRole("button", { name: "Promote by force …" }).click();
+  const force = dialog.getByRole("button", { name: "Promote by force" });
+  await dialog.getByLabel("Why", { exact: true }).fill("it will do");
+  assert.ok(await force.isDisabled(), "who forces it says so twice");
+  await dialog.getByLabel("Promote it although it has not proven itself").check();
+  await shot(page, "rules-force");
+  await audit(page, "a promotion by force");
+  await force.click();
+  await page.getByText("The change is made for all processes: version").waitFor();
+  await trial.waitFor({ state: "detached" });
+  await page.getByRole("button", { name: "Change the limit of coin" }).filter({ hasText: "30,000" }).waitFor();
+  await page.getByRole("tab", { name: "History" }).click();
+  for (const why of ["stage: the coin system may be slow", "abort: not today", "promote: it will do"]) await page.getByText(why).waitFor();
+  await close();
+});
+
+test("a change that was given up says why, a proven one is promoted, and who may only look has no button", async () => {
+  const { page, close } = await open({ path: "rules" });
+  const trial = page.getByRole("region", { name: "A change that some processes try" });
+  // What a process reports, in its words.
+  const why = "a topic has too much lag";
+  let standing = { state: "failed", reasons: [`consumer-a-1 gave it up: ${why}`] };
+  let mayChange = true;
+  const since_ms = Date.now() - 5_000;
+  await page.route("**/console/api/rules/status", async (route) => {
+    const response = await route.fetch();
+    const status = await response.json();
+    const given_up = standing.state === "failed" ? why : null;
+    const process = { ...status.processes[0], process: "consumer-a-1", state: "runs", staged: { since_ms, runs: given_up === null, given_up } };
+    const differences = [{ key: "pacing.grant_batch", before: "1000", after: "500" }];
+    const guards = { oldest_max_ms: 20_000, failed_max_percent: 5, lag_max_records: 1_000 };
+    const staged = { since_ms, proven_ms: since_ms, until_ms: since_ms + 60_000, processes: ["consumer-a-1"], left_ms: 0, guards, differences, ...standing };
+    await route.fulfill({ response, json: { ...status, processes: [process], staged } });
+  });
+  await page.route("**/console/api/rules", async (route) => {
+    const response = await route.fetch();
+    await route.fulfill({ response, json: { ...(await response.json()), may_change: mayChange } });
+  });
+  await page.reload();
+  await trial.getByRole("alert").filter({ hasText: `consumer-a-1 gave it up: ${why}` }).waitFor();
+  await trial.getByRole("row").filter({ hasText: "consumer-a-1" }).getByText("gave it up", { exact: true }).waitFor();
+  await trial.getByText("the oldest event that waits: 20 s; failed grants: 5 %; lag of a topic: 1,000 records").waitFor();
+  assert.ok(await trial.getByRole("button", { name: "Promote: for all processes" }).isDisabled());
+  await shot(page, "rules-given-up");
+  await audit(page, "a change that was given up");
+  standing = { state: "proven", reasons: [] };
+  await trial.getByText("has proven itself", { exact: true }).waitFor();
+  assert.equal(await trial.getByRole("button", { name: "Promote by force …" }).count(), 0);
+  await trial.getByRole("button", { name: "Promote: for all processes" }).click();
+  const promote = page.getByRole("dialog").getByRole("button", { name: "Promote: for all processes" });
+  assert.ok(await promote.isDisabled(), "a promotion needs a reason");
+  await page.keyboard.press("Escape");
+  mayChange = false;
+  await page.reload();
+  await trial.getByText("has proven itself", { exact: true }).waitFor();
+  await page.getByText("does not change them").waitFor();
+  assert.equal(await trial.getByRole("button").count(), 0);
+  await close();
+});
+
 test("a text that does not validate is told as one types and cannot be applied", async () => {
   const { page, close } = await open({ path: "rules" });
   await page.getByRole("tab", { name: "Text" }).click();

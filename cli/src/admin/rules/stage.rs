@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use windfall_config::{
     Bucket, ChangeRules, Difference, ProcessStatus, REMARK_MAX_BYTES, REPORT_EVERY_MS, RulesEdit, SetError,
-    StageError, StageFor, Trial, Written, check_remarks, parse_rules, shortened_reasons, trial,
+    StageError, StageFor, Trial, Triers, Written, check_remarks, parse_rules, shortened_reasons, trial,
 };
 use windfall_contract::rules::{Guards, Rules, Staged};
 
@@ -91,7 +91,7 @@ pub fn stage(args: &StageArgs) -> Result<Outcome> {
     let store = common.store()?;
     let unchanged = || format!("{} stays as it is", common.place);
     let who = StageFor {
-        processes: processes(args, &store.reports()?).with_context(unchanged)?,
+        processes: triers(args).choose(&store.reports()?, now_ms()).with_context(unchanged)?,
         guards: Guards {
             oldest_max_ms: args.oldest_max_ms,
             failed_max_percent: args.failed_max_percent,
@@ -141,19 +141,6 @@ pub fn abort(args: &AbortArgs) -> Result<Outcome> {
     let store = args.common.store()?;
     abort_now(&args.common, store.as_ref(), &[])?;
     Ok(Outcome::Clean)
-}
-
-/// How the staged change stands, for `windfall rules status --json`.
-pub fn standing_json(staged: &Staged, reports: &[ProcessStatus], now_ms: u64) -> serde_json::Value {
-    let (state, left_ms, reasons) = match trial(staged, reports, now_ms) {
-        Trial::Running { left_ms } => ("running", left_ms, Vec::new()),
-        Trial::Proven => ("proven", 0, Vec::new()),
-        Trial::Failed(reasons) => ("failed", 0, reasons),
-    };
-    json!({
-        "since_ms": staged.since_ms, "proven_ms": staged.proven_ms, "until_ms": staged.until_ms,
-        "processes": staged.processes, "state": state, "left_ms": left_ms, "reasons": reasons,
-    })
 }
 
 /// How the staged change stands, for `windfall rules status`.
@@ -319,31 +306,9 @@ fn fuse_edit(text: &str) -> Result<RulesEdit> {
     Ok(RulesEdit::Fuse { bonus_type: name.to_owned(), fuse: state.into() })
 }
 
-/// Who tries it. A program that does not know staged changes would refuse the document, and run behind the others.
-fn processes(args: &StageArgs, reports: &[ProcessStatus]) -> Result<Vec<String>> {
-    let now_ms = now_ms();
-    let living: Vec<&ProcessStatus> = reports.iter().filter(|one| !one.is_silent(now_ms)).collect();
-    if let Some(old) = living.iter().find(|one| one.stages.is_none()) {
-        bail!(
-            "{} runs an older version of Windfall, which refuses a document with a staged change: bring all processes up to date first",
-            old.process
-        );
-    }
-    let is_able = |one: &&ProcessStatus| {
-        one.stages == Some(true) && one.refuses.is_none() && one.source_failure.is_none()
-    };
-    let able: Vec<&ProcessStatus> = living.into_iter().filter(is_able).collect();
-    if let Some(unknown) = args.process.iter().find(|name| !able.iter().any(|one| one.process == **name)) {
-        let known = able.iter().map(|one| one.process.as_str()).collect::<Vec<_>>().join(", ");
-        let known = if known.is_empty() { "none reports now".to_owned() } else { known };
-        bail!("no process with consumers has the name {unknown}; there are: {known}");
-    }
-    let Some(percent) = args.percent else { return Ok(args.process.clone()) };
-    let count = (able.len() * usize::from(percent)).div_ceil(100);
-    if count == 0 {
-        bail!("no process with consumers reports now, so nobody could try the change");
-    }
-    Ok(able.into_iter().take(count).map(|one| one.process.clone()).collect())
+/// Who tries it.
+fn triers(args: &StageArgs) -> Triers {
+    args.percent.map_or_else(|| Triers::Named(args.process.clone()), Triers::Percent)
 }
 
 /// `processes` are those that a change is staged for, `reasons` are why it was taken back.

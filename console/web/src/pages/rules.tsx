@@ -1,25 +1,14 @@
 // The live rules: as a form and as text, checked as one types, with the difference before and the history after.
 
-import { useEffect, useState } from "preact/hooks";
+import { useState } from "preact/hooks";
 import { get, post, told, type Who } from "../api";
-import { diff } from "../diff";
-import type { Form, TypeRule } from "../flow";
+import type { TypeRule } from "../flow";
 import { num, short, t, when, type Word } from "../i18n";
-import { Badge, Card, Dialog, Field, Note, Page, Shown, Table, useLoaded } from "../parts";
+import { Badge, Card, Dialog, Field, Note, Page, Shown, Table, useLoaded, type Said } from "../parts";
 import { setLimit, setOfType } from "../toml";
+import { Apply, Diff, Problems, type Checked } from "./apply";
 import { FuseBadge } from "./flow";
-
-interface Problem {
-  line: number | null;
-  key: string;
-  what: string;
-}
-
-interface Checked {
-  ok: boolean;
-  problems: Problem[];
-  form: Form | null;
-}
+import { TrialCard, useStatus, type Status } from "./trial";
 
 interface Shows {
   text: string;
@@ -44,8 +33,6 @@ interface Texts {
 type Tab = "form" | "text" | "history";
 type Fuse = "closed" | "pause" | "divert";
 
-const CHECK_AFTER_MS = 300;
-
 export function RulesPage({ user, query }: { user: Who; query: URLSearchParams }) {
   if (user.rules === "none") {
     return (
@@ -59,26 +46,49 @@ export function RulesPage({ user, query }: { user: Who; query: URLSearchParams }
 
 function Rules({ type }: { type: string | null }) {
   const [tab, setTab] = useState<Tab>("form");
-  const [said, setSaid] = useState<string | null>(null);
+  const [said, setSaid] = useState<Said | null>(null);
   const shown = useLoaded(() => get<Shows>("rules"));
-  const onApplied = (text: string) => {
-    setSaid(text);
+  const { status, error, reload } = useStatus();
+  const onSaid = (next: Said) => {
+    setSaid(next);
     shown.reload();
+    reload();
   };
+  const onApplied = (text: string) => onSaid({ level: "good", text });
+  const version = shown.value?.checked.form?.version ?? null;
+  const newer = version !== null && status !== null && status.version !== null && status.version > version ? status.version : null;
   const tabs: Tab[] = ["form", "text", "history"];
   return (
     <Page
       title={t("rul.title")}
       lead={
-        shown.value?.checked.form
-          ? t("rul.version", { n: shown.value.checked.form.version })
+        version !== null
+          ? t("rul.version", { n: version })
           : shown.value
             ? t("rul.broken")
             : ""
       }
     >
-      {said && <Note level="good">{said}</Note>}
+      {said && <Note level={said.level}>{said.text}</Note>}
+      {newer !== null && !shown.busy && (
+        <Note level="info">
+          {t("rul.newer", { n: newer })}{" "}
+          <button type="button" class="link" onClick={shown.reload}>
+            {t("rul.load")}
+          </button>
+        </Note>
+      )}
       {shown.value && !shown.value.may_change && <Note level="info">{t("rul.readOnly")}</Note>}
+      {error && <Note level="bad">{`${t("try.blind")} ${error}`}</Note>}
+      {status?.staged && (
+        <TrialCard
+          key={status.staged.since_ms}
+          trial={status.staged}
+          processes={status.processes}
+          mayChange={shown.value?.may_change ?? false}
+          onSaid={onSaid}
+        />
+      )}
       <div class="tabs" role="tablist" aria-label={t("rul.title")}>
         {tabs.map((one) => (
           <button
@@ -106,8 +116,8 @@ function Rules({ type }: { type: string | null }) {
         <Shown of={shown}>
           {(value) => (
             <>
-              {tab === "form" && <FormView shows={value} type={type} onApplied={onApplied} />}
-              {tab === "text" && <TextView key={value.text} shows={value} onApplied={onApplied} />}
+              {tab === "form" && <FormView shows={value} status={status} type={type} onApplied={onApplied} />}
+              {tab === "text" && <TextView key={value.text} shows={value} status={status} onApplied={onApplied} />}
               {tab === "history" && <HistoryView shows={value} onApplied={onApplied} />}
             </>
           )}
@@ -117,25 +127,13 @@ function Rules({ type }: { type: string | null }) {
   );
 }
 
-function Problems({ checked }: { checked: Checked }) {
-  if (checked.ok) return <Note level="good">{t("rul.valid")}</Note>;
-  return (
-    <div class="note bad" role="status">
-      <b>{t("rul.problems", { n: checked.problems.length })}</b>
-      <ul class="bare">
-        {checked.problems.map((one) => (
-          <li key={`${one.line} ${one.key} ${one.what}`}>
-            {one.line !== null && <span class="mono">{t("rul.line", { n: one.line })} </span>}
-            {one.key && <span class="mono">{one.key} </span>}
-            {one.what}
-          </li>
-        ))}
-      </ul>
-    </div>
-  );
-}
-
-function FormView({ shows, type, onApplied }: { shows: Shows; type: string | null; onApplied: (text: string) => void }) {
+function FormView(props: {
+  shows: Shows;
+  status: Status | null;
+  type: string | null;
+  onApplied: (text: string) => void;
+}) {
+  const { shows, status, type, onApplied } = props;
   const [wanted, setWanted] = useState<{ type: string; fuse: Fuse } | null>(null);
   const [limited, setLimited] = useState<TypeRule | null>(null);
   const form = shows.checked.form;
@@ -211,6 +209,7 @@ function FormView({ shows, type, onApplied }: { shows: Shows; type: string | nul
       {limited && (
         <LimitDialog
           shows={shows}
+          status={status}
           rule={limited}
           onClose={() => setLimited(null)}
           onApplied={(text) => {
@@ -227,6 +226,8 @@ function FormView({ shows, type, onApplied }: { shows: Shows; type: string | nul
           <p class="muted">{t(`rul.fuseMeans.${wanted.fuse}` as Word)}</p>
           <Apply
             before={shows.text}
+            version={form.version}
+            status={status}
             after={setOfType(shows.text, wanted.type, "fuse", `"${wanted.fuse}"`)}
             isWanted={(found) => found.types.find((one) => one.name === wanted.type)?.fuse === wanted.fuse}
             onApplied={(text) => {
@@ -240,7 +241,13 @@ function FormView({ shows, type, onApplied }: { shows: Shows; type: string | nul
   );
 }
 
-function LimitDialog(props: { shows: Shows; rule: TypeRule; onClose: () => void; onApplied: (text: string) => void }) {
+function LimitDialog(props: {
+  shows: Shows;
+  status: Status | null;
+  rule: TypeRule;
+  onClose: () => void;
+  onApplied: (text: string) => void;
+}) {
   const { shows, rule } = props;
   const [rate, setRate] = useState(String(rule.rate_per_s));
   const [burst, setBurst] = useState(String(rule.burst));
@@ -256,6 +263,8 @@ function LimitDialog(props: { shows: Shows; rule: TypeRule; onClose: () => void;
       </div>
       <Apply
         before={shows.text}
+        version={shows.checked.form?.version ?? null}
+        status={props.status}
         after={isRight && !isSame ? setLimit(shows.text, rule.name, Number(rate), Number(burst)) : shows.text}
         isWanted={(found) => {
           const own = found.types.find((one) => one.name === rule.name);
@@ -279,81 +288,8 @@ function FuseSwitch({ type, fuse, onWant }: { type: string; fuse: Fuse; onWant: 
   );
 }
 
-/** Shows a change, has it checked, asks why, and makes it. */
-function Apply(props: {
-  before: string;
-  after: string;
-  isWanted?: (form: Form) => boolean;
-  onApplied: (text: string) => void;
-}) {
-  const { before, after } = props;
-  const [why, setWhy] = useState("");
-  const [actor, setActor] = useState("");
-  const [checked, setChecked] = useState<Checked | null>(null);
-  const [error, setError] = useState<string | null>(null);
-  const [busy, setBusy] = useState(false);
-  useEffect(() => {
-    setChecked(null);
-    let isWanted = true;
-    const timer = setTimeout(() => {
-      post<Checked>("rules/check", { text: after })
-        .then((found) => isWanted && setChecked(found))
-        .catch((failed: unknown) => isWanted && setError(told(failed)));
-    }, CHECK_AFTER_MS);
-    return () => {
-      isWanted = false;
-      clearTimeout(timer);
-    };
-  }, [after]);
-  // In a dialog, whose title is a heading of the second level, or on the page itself.
-  const Head = props.isWanted ? "h3" : "h2";
-  const isSame = before === after;
-  const isRight = checked?.ok === true && (props.isWanted === undefined || (checked.form !== null && props.isWanted(checked.form)));
-  const apply = async (event: Event) => {
-    event.preventDefault();
-    setBusy(true);
-    setError(null);
-    try {
-      const done = await post<{ version: number; changed: boolean }>("rules/set", { text: after, why: why.trim(), actor: actor.trim() });
-      props.onApplied(t(done.changed ? "rul.applied" : "rul.unchanged", { n: done.version }));
-    } catch (failed) {
-      setError(told(failed));
-    }
-    setBusy(false);
-  };
-  return (
-    <form onSubmit={apply}>
-      {checked && <Problems checked={checked} />}
-      <Head>{t("rul.changed")}</Head>
-      <Diff before={before} after={after} />
-      <Field label={t("rul.why")} hint={t("rul.whyHint")} value={why} onInput={setWhy} isRequired max={1000} size="wide" />
-      <Field label={t("arc.actor")} value={actor} onInput={setActor} max={64} size="wide" />
-      {error && <Note level="bad">{error}</Note>}
-      <div class="buttons">
-        <button type="submit" class="primary" disabled={busy || isSame || !isRight || why.trim() === ""}>
-          {t("rul.apply")}
-        </button>
-      </div>
-    </form>
-  );
-}
-
-function Diff({ before, after }: { before: string; after: string }) {
-  const lines = diff(before, after);
-  if (lines.length === 0) return <p class="muted">{t("rul.same")}</p>;
-  const sign = { same: " ", gone: "−", new: "+", skip: " " };
-  return (
-    <pre class="diff" tabIndex={0} aria-label={t("rul.changed")}>
-      {lines.map((line, at) => (
-        <span key={at} class={line.kind}>
-          {`${sign[line.kind]} ${line.text}\n`}
-        </span>
-      ))}
-    </pre>
-  );
-}
-
-function TextView({ shows, onApplied }: { shows: Shows; onApplied: (text: string) => void }) {
+function TextView(props: { shows: Shows; status: Status | null; onApplied: (text: string) => void }) {
+  const { shows, status, onApplied } = props;
   const [text, setText] = useState(shows.text);
   return (
     <Card>
@@ -374,7 +310,13 @@ function TextView({ shows, onApplied }: { shows: Shows; onApplied: (text: string
           <button type="button" onClick={() => setText(shows.text)}>
             {t("rul.reset")}
           </button>
-          <Apply before={shows.text} after={text} onApplied={onApplied} />
+          <Apply
+            before={shows.text}
+            version={shows.checked.form?.version ?? null}
+            status={status}
+            after={text}
+            onApplied={onApplied}
+          />
         </>
       )}
       {!shows.checked.ok && text === shows.text && <Problems checked={shows.checked} />}
