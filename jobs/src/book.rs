@@ -228,9 +228,9 @@ pub(crate) fn put<T: Serialize>(key: EntryKey, expect: Expect, is: &T, wake_ms: 
     change(key, expect, To::Put { value: value(is), wake_ms })
 }
 
-/// The changes that write a job's state.
-pub(crate) fn put_state(number: JobNumber, expect: Expect, state: &JobState) -> EntryChange {
-    put(state_key(number), expect, state, state.wake_ms())
+/// The change that writes a job's state, after an occurrence was decided so late.
+pub(crate) fn put_state(number: JobNumber, expect: Expect, state: &JobState, late_ms: u64) -> EntryChange {
+    put(state_key(number), expect, state, state.wake_ms(late_ms))
 }
 
 /// The changes that write a run: itself, and where it is listed.
@@ -342,10 +342,12 @@ struct Known {
     bytes: usize,
 }
 
-/// Bytes of all definitions that are remembered, as they are stored.
-const DEFINITIONS_MAX_BYTES: usize = 64 << 20;
+/// Bytes of all definitions that are remembered, as they are stored: those of about 100,000 jobs.
+const DEFINITIONS_MAX_BYTES: usize = 128 << 20;
 /// What a definition takes besides.
 const DEFINITION_BYTES: usize = 512;
+/// One of so many is forgotten where there is no room for another one.
+const FORGOTTEN_OF: usize = 8;
 
 impl Definitions {
     pub fn get(&self, number: JobNumber, version: u64) -> Option<Arc<Definition>> {
@@ -359,13 +361,26 @@ impl Definitions {
         let bytes = cost(&definition);
         let mut known = self.0.lock();
         if known.bytes.saturating_add(bytes) > DEFINITIONS_MAX_BYTES {
-            // Whatever is needed is read again.
-            *known = Known::default();
+            known.forget_some();
         }
         known.bytes += bytes;
         if let Some(before) = known.by_job.insert(number, definition) {
             known.bytes = known.bytes.saturating_sub(cost(&before));
         }
+    }
+}
+
+impl Known {
+    /// Forgets some of them, whichever: jobs that fire in turn would find nothing of what is forgotten in turn, too.
+    fn forget_some(&mut self) {
+        let (mut at, mut freed) = (0, 0);
+        self.by_job.retain(|_, definition| {
+            at += 1;
+            let stays = at % FORGOTTEN_OF != 0;
+            freed += if stays { 0 } else { cost(definition) };
+            stays
+        });
+        self.bytes = self.bytes.saturating_sub(freed);
     }
 }
 
@@ -407,5 +422,11 @@ mod tests {
             assert!(known.0.lock().bytes <= DEFINITIONS_MAX_BYTES);
         }
         assert!(known.get(JobNumber(9_999), 1).is_some());
+        let room = DEFINITIONS_MAX_BYTES / (17 * 1024);
+        let left = (0..10_000).filter(|number| known.get(JobNumber(*number), 1).is_some()).count();
+        assert!(
+            left > room / 2,
+            "where there is no room for one more, not all are forgotten: {left} of {room}"
+        );
     }
 }

@@ -3,6 +3,7 @@
 use crate::book::{Book, Definitions, Kept, definition_key, state_key};
 use crate::definition::{Definition, JobNumber, Priority};
 use crate::executors::{Addresses, App, ExecutorCalls, ExecutorTable};
+use crate::known_states::KnownStates;
 use crate::leasing::LeaseNumbers;
 use crate::occurrences::Occurrence;
 use crate::options::JobsOptions;
@@ -22,6 +23,9 @@ use windfall_scheduler::{AddError, CALL_TASKS_MAX, NewTask, Timers};
 /// The name of the target that jobs' due tasks go to, with each of the tenants of [`tenant_of`].
 pub(crate) const OCCURRENCES: &str = "occurrences";
 
+/// Definitions that are read by one call: each may have some 20 KB.
+const DEFINITIONS_AT_ONCE: usize = 128;
+
 /// The priority of which this is the scheduler's tenant.
 pub(crate) fn priority_of(tenant: &str) -> Priority {
     let all = [Priority::Urgent, Priority::Normal, Priority::Bulk];
@@ -40,6 +44,7 @@ pub(crate) const fn tenant_of(priority: Priority) -> &'static str {
 pub(crate) struct Core {
     pub book: Book,
     pub definitions: Definitions,
+    pub known_states: KnownStates,
     pub timers: Timers,
     pub clock: Clock,
     pub store_clocks: StoreClocks,
@@ -105,6 +110,27 @@ impl Core {
         }
         let latest = self.latest_definition(shard, number).await?;
         Ok(latest.map(|kept| kept.is).filter(|found| found.version == version))
+    }
+
+    /// Reads the definitions of jobs that this process does not know in these versions, many by one call, so that
+    /// [`definition`](Self::definition) finds them here. Where a call fails it says nothing: `definition` does so, job by job.
+    pub async fn learn_definitions(&self, shard: Shard, jobs: impl Iterator<Item = (JobNumber, u64)>) {
+        let unknown: Vec<_> = jobs
+            .filter(|(number, version)| self.definitions.get(*number, *version).is_none())
+            .map(|(number, _)| number)
+            .collect();
+        if unknown.len() < 2 {
+            return;
+        }
+        for part in unknown.chunks(DEFINITIONS_AT_ONCE) {
+            let keys: Vec<_> = part.iter().map(|number| definition_key(*number)).collect();
+            let Ok(read) = self.book.read::<Definition>(shard, &keys).await else { return };
+            for (number, kept) in part.iter().zip(read) {
+                if let Ok(Some(kept)) = kept {
+                    self.definitions.put(*number, Arc::new(kept.is));
+                }
+            }
+        }
     }
 
     /// A job's definition as it is now; `None` where the job was removed.

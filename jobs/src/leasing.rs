@@ -13,8 +13,9 @@ use std::time::Duration;
 use windfall_contract::due::Shard;
 use windfall_contract::entries::{Applied, EntryError, Expect};
 
-/// A run that has waited for longer than this since its lease began gets a new one before it is sent.
-const FRESH_MS: u64 = 500;
+/// A run that has waited for longer than this since its lease began gets a new one before it is sent. Each costs a call of the
+/// store, so that a process that has more to send than it can must not need one for every run: it would send still less.
+const FRESH_MS: u64 = RENEW_EVERY_MS;
 /// A run is sent while so much of its lease is left: a renewal may have been on its way for long, or may have failed.
 const LEFT_MS: u64 = 1_500;
 /// While a call is open, its lease is renewed as often.

@@ -198,10 +198,15 @@ impl<'a> Deciding<'a> {
         }
         // Before any look at the store's clock: leases that are counted from there are over later than from here.
         let begun_ns = self.core.clock.monotonic_ns();
-        let numbers: Vec<JobNumber> = first.keys().copied().collect();
-        let states = self.core.states(self.shard, &numbers).await?;
+        let first: Vec<(usize, Occurrence)> = first.into_values().collect();
+        let states = self.states(&first).await?;
+        let current = first.iter().zip(&states).filter_map(|((_, occurrence), state)| {
+            let state = state.as_ref().ok()?.as_ref()?;
+            Some((occurrence.job, state.is.version))
+        });
+        self.core.learn_definitions(self.shard, current).await;
         let (mut groups, mut candidates) = (Vec::new(), Vec::new());
-        for ((place, occurrence), state) in first.into_values().zip(states) {
+        for ((place, occurrence), state) in first.into_iter().zip(states) {
             let decided = match state {
                 Ok(state) => self.decide(place, occurrence, state).await,
                 Err(error) => Err(error),
@@ -238,6 +243,22 @@ impl<'a> Deciding<'a> {
         Ok(later)
     }
 
+    /// The states of jobs, one for each occurrence: those that this process does not know are read.
+    async fn states(
+        &self,
+        occurrences: &[(usize, Occurrence)],
+    ) -> Result<Vec<Result<Option<Kept<JobState>>, EntryError>>, EntryError> {
+        let known: Vec<_> = occurrences.iter().map(|(_, one)| self.core.known_states.take(one)).collect();
+        let unknown = occurrences.iter().zip(&known).filter(|(_, known)| known.is_none());
+        let unknown: Vec<JobNumber> = unknown.map(|((_, one), _)| one.job).collect();
+        let mut read = self.core.states(self.shard, &unknown).await?.into_iter();
+        let state = |known: Option<_>| match known {
+            Some(known) => Ok(Some(known)),
+            None => read.next().unwrap_or(Ok(None)),
+        };
+        Ok(known.into_iter().map(state).collect())
+    }
+
     async fn decide(
         &mut self,
         place: usize,
@@ -268,7 +289,8 @@ impl<'a> Deciding<'a> {
                 stale(self)
             }
             Begin::Now { state, run } => {
-                let mut changes = vec![put_state(job, Expect::Version(state_version), &state)];
+                let late_ms = now_ms.saturating_sub(due_ms);
+                let mut changes = vec![put_state(job, Expect::Version(state_version), &state, late_ms)];
                 let run = match run {
                     Some(run) => {
                         let number = self.core.book.number(self.shard).await?;
@@ -292,6 +314,9 @@ impl<'a> Deciding<'a> {
         let priority = definition.spec.priority;
         self.decided.next.extend(next.map(|next| (place, (priority, next))));
         self.core.stats.left_out.add(left_out);
+        if state.next_ms.is_some() {
+            self.core.known_states.put(occurrence.job, Kept { version, is: state });
+        }
         let (number, run) = run?;
         self.core.stats.started_late(now_ms.saturating_sub(run.due_ms));
         Some(Ticket { number, run, version, definition, begun_ns })

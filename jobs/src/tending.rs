@@ -19,7 +19,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use windfall_contract::due::Shard;
-use windfall_contract::entries::{Entry, EntryError, EntryGroup, Expect, To, Woken};
+use windfall_contract::entries::{Applied, Entry, EntryError, EntryGroup, Expect, To, Woken};
 
 /// How long an entry that cannot be read is left alone.
 pub(crate) const UNREADABLE_MS: u64 = 60_000;
@@ -257,6 +257,7 @@ async fn states_go_on(
         .buffer_unordered(FORGOTTEN_SIDE_BY_SIDE)
         .collect()
         .await;
+    core.learn_definitions(shard, following.iter().map(|(job, state)| (*job, state.is.version))).await;
     for (job, state) in following {
         let Some(due_ms) = state.is.next_ms else { continue };
         let definition = match core.definition(shard, job, state.is.version).await {
@@ -268,12 +269,21 @@ async fn states_go_on(
             Err(error) => return Err(error),
         };
         let occurrence = Occurrence { job, version: state.is.version, due_ms };
-        due.extend(definition.map(|definition| (definition.spec.priority, occurrence)));
+        due.push(definition.map(|definition| (definition.spec.priority, occurrence)));
         // It is looked for again, but not before it had time to fire: looks at what is only late make it later still.
         let wake_ms = Some(JobState::looked_for_again_ms(due_ms, now_ms));
         let again = put(state_key(job), Expect::Version(state.version), &state.is, wake_ms);
         looked_at.push(group(vec![again]));
     }
+    let applied = core.apply(shard, &looked_at).await;
+    // Where the state has changed meanwhile, the occurrence was decided, and its due task is no more: another one would fire in
+    // vain. Where nobody knows, it is added: the state may say by now that it is looked for much later.
+    let is_due = |place: usize| match &applied {
+        Ok((_, applied)) => matches!(applied.get(place), Some(Applied::Done(_))),
+        Err(_) => true,
+    };
+    let due = due.into_iter().enumerate().filter(|(place, _)| is_due(*place));
+    let due: Vec<_> = due.filter_map(|(_, due)| due).collect();
     for added in core.add_due(&due).await {
         match added {
             // Its due task waits, or fires: it is only late.
@@ -282,6 +292,6 @@ async fn states_go_on(
             Err(error) => core.store_failed("an overdue occurrence cannot be added now", &error),
         }
     }
-    core.apply(shard, &looked_at).await?;
+    applied?;
     forgotten.into_iter().collect()
 }

@@ -366,7 +366,7 @@ impl Core {
         let forget_ms = ended_ms.saturating_add(self.options.keep_failed_ms);
         let forget_ms = next_ms.is_none().then_some(forget_ms);
         let after = JobState { next_ms, forget_ms, ..state.is };
-        let change = put_state(run.job, Expect::Version(state.version), &after);
+        let change = put_state(run.job, Expect::Version(state.version), &after, 0);
         let next = next_ms.map(|due_ms| Occurrence { job: run.job, version: run.version, due_ms });
         Ok(Some((change, next)))
     }

@@ -177,6 +177,10 @@ fn judge(report: &Report, is_cluster: bool) -> Result<(), String> {
         let (major, minor) = VERSION_MIN;
         return Err(format!("is of version {version}; {major}.{minor} or newer is needed"));
     }
+    // Its scripts would cut times in milliseconds off.
+    if report.value("arch_bits") == "32" {
+        return Err("is built for 32 bits; a build for 64 bits is needed".into());
+    }
     let in_cluster = report.value("cluster_enabled") == "1";
     if in_cluster && !is_cluster {
         return Err("is a node of a cluster; set is_cluster".into());
@@ -243,6 +247,9 @@ mod tests {
         assert_eq!(report(good), Ok(()));
         assert_eq!(report(&good.replace("7.0.15", "10.0.1")), Ok(()));
         assert!(report(&good.replace("7.0.15", "6.2.20")).is_err_and(|what| what.contains("7.0 or newer")));
+        assert_eq!(report(&good.replace("redis_version", "arch_bits:64\r\nredis_version")), Ok(()));
+        let narrow = good.replace("redis_version", "arch_bits:32\r\nredis_version");
+        assert!(report(&narrow).is_err_and(|what| what.contains("64 bits")));
         assert_eq!(report(&good.replace("master", "slave")), Ok(()), "it may become the master");
         assert!(
             report(&good.replace("enabled:0", "enabled:1")).is_err_and(|what| what.contains("is_cluster"))

@@ -402,7 +402,7 @@ fn put_job(
     let name = name_key(&definition.tenant, definition.name.as_str());
     let mut changes = vec![
         put(definition_key(number), expect(before.map(|it| it.definition.version)), definition, None),
-        put_state(number, expect(before.map(|it| it.state.version)), state),
+        put_state(number, expect(before.map(|it| it.state.version)), state, 0),
     ];
     if before.is_none() {
         changes.push(put(name, Expect::Absent, &number, None));

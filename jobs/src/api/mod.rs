@@ -11,6 +11,7 @@ use crate::book::{Book, Definitions};
 use crate::core::{Core, OCCURRENCES, tenant_of};
 use crate::definition::Priority;
 use crate::executors::{ExecutorCalls, ExecutorTable};
+use crate::known_states::KnownStates;
 use crate::leasing::LeaseNumbers;
 use crate::occurrences::Occurrences;
 use crate::options::JobsOptions;
@@ -76,6 +77,7 @@ impl Jobs {
         let core = Arc::new(Core {
             book: Book::new(store),
             definitions: Definitions::default(),
+            known_states: KnownStates::default(),
             timers,
             store_clocks: StoreClocks::new(clock.clone(), usize::from(shards)),
             writes: Writes::new(clock.clone(), usize::from(shards)),

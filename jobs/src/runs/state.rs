@@ -35,6 +35,11 @@ impl JobState {
     const LOOKS_APART_MS: u64 = 5_000;
     /// Where it is there and only late, the next look comes after as long as it has been late, but at the latest after this.
     const OVERDUE_AGAIN_MOST_MS: u64 = 30_000;
+    /// An occurrence that was decided later than this after its time shows that there is more to do than can be done: a shard that
+    /// is taken over from a dead process is late by less.
+    const LATE_MS: u64 = 6_000;
+    /// Only an occurrence that comes so soon after a late one will be late, too.
+    const SOON_MS: u64 = 60_000;
 
     /// The state of a job that was made or changed at `now_ms`. What it has decided before stays decided, and an occurrence
     /// that is due and not decided yet stays due, where the change leaves the schedule as it was.
@@ -59,19 +64,29 @@ impl JobState {
         }
     }
 
-    /// When somebody has to look whether the next occurrence was decided, or has to forget the job.
-    pub fn wake_ms(&self) -> Option<u64> {
+    /// When somebody has to look whether the next occurrence was decided, or has to forget the job. `late_ms`: how late the last
+    /// one was decided. A look for the next one before it is as late would only take time from those that wait.
+    pub fn wake_ms(&self, late_ms: u64) -> Option<u64> {
         let Some(next_ms) = self.next_ms else { return self.forget_ms };
         let overdue_ms = next_ms.saturating_add(Self::OVERDUE_MS);
-        let is_often =
-            self.last_ms.is_some_and(|last_ms| next_ms.saturating_sub(last_ms) < Self::LOOKS_APART_MS);
+        let apart_ms = self.last_ms.map_or(u64::MAX, |last_ms| next_ms.saturating_sub(last_ms));
+        if late_ms > Self::LATE_MS && apart_ms < Self::SOON_MS {
+            // Up to some 10 s late, it still is found before it counts as missed.
+            return Some(overdue_ms.saturating_add(late_ms.min(Self::OVERDUE_AGAIN_MOST_MS)));
+        }
+        let is_often = apart_ms < Self::LOOKS_APART_MS;
         let apart = overdue_ms.checked_next_multiple_of(Self::LOOKS_APART_MS).filter(|_| is_often);
         Some(apart.unwrap_or(overdue_ms))
     }
 
-    /// When an occurrence that was overdue at `now_ms` is looked for again.
+    /// When an occurrence that was overdue at `now_ms` is looked for again. At first that is soon: whoever looked may have died
+    /// before its due task was added, and the next look is to come before it counts as missed.
     pub fn looked_for_again_ms(due_ms: u64, now_ms: u64) -> u64 {
         let late_ms = now_ms.saturating_sub(due_ms);
-        now_ms.saturating_add(late_ms.clamp(Self::OVERDUE_MS, Self::OVERDUE_AGAIN_MOST_MS))
+        let pause_ms = match late_ms < 2 * Self::OVERDUE_MS {
+            true => Self::OVERDUE_MS,
+            false => late_ms.min(Self::OVERDUE_AGAIN_MOST_MS),
+        };
+        now_ms.saturating_add(pause_ms)
     }
 }

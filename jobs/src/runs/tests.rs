@@ -134,7 +134,7 @@ fn a_job_without_another_occurrence_is_forgotten_in_time() {
     let (after, run) = begun(&definition, &state(&definition), NOW + 10, NOW + 20);
     assert!(run.is_some());
     assert_eq!((after.next_ms, after.forget_ms), (None, Some(NOW + 20 + KEEP.failed_ms)));
-    assert_eq!(after.wake_ms(), after.forget_ms);
+    assert_eq!(after.wake_ms(10), after.forget_ms);
 }
 
 #[test]
@@ -145,13 +145,48 @@ fn a_state_that_changes_each_second_moves_its_look_every_few_seconds() {
     for second in 1..=20 {
         let due_ms = NOW + second * 1_000;
         let (after, _) = begun(&definition, &now, due_ms, due_ms);
-        let (next_ms, look_ms) = (after.next_ms.unwrap(), after.wake_ms().unwrap());
+        let (next_ms, look_ms) = (after.next_ms.unwrap(), after.wake_ms(0).unwrap());
         assert!((5_000..10_000).contains(&(look_ms - next_ms)), "{look_ms} for {next_ms}");
         looks.push(look_ms);
         now = after;
     }
     looks.dedup();
     assert!(looks.len() <= 5, "{looks:?}");
+}
+
+#[test]
+fn where_occurrences_come_late_they_are_looked_for_later() {
+    let definition = definition(spec(""));
+    let (after, _) = begun(&definition, &state(&definition), NOW + 1_000, NOW + 9_000);
+    let look_after_ms = |state: &JobState, late_ms| state.wake_ms(late_ms).unwrap() - state.next_ms.unwrap();
+    for taken_over in [0, 1_000, 5_000, 6_000] {
+        assert!(
+            (5_000..10_000).contains(&look_after_ms(&after, taken_over)),
+            "a takeover alone is late by so much"
+        );
+    }
+    for late_ms in [6_001, 8_000, 9_500] {
+        let look_ms = look_after_ms(&after, late_ms);
+        assert!(look_ms > late_ms + 4_000, "as late as that it still comes by itself: {look_ms}");
+        assert!(
+            look_ms < MISFIRE_MS,
+            "one whose due task is lost is found before it counts as missed: {look_ms}"
+        );
+    }
+    assert!(look_after_ms(&after, u64::MAX) < 40_000);
+    // The next one of a job that is seldom due has nothing to do with how late this one was.
+    let tomorrow = JobState { next_ms: after.last_ms.map(|last_ms| last_ms + 86_400_000), ..after };
+    assert_eq!(look_after_ms(&tomorrow, 30_000), 5_000);
+}
+
+#[test]
+fn an_occurrence_that_is_overdue_is_looked_for_twice_before_it_counts_as_missed() {
+    for first_late_ms in [5_000, 7_000, 9_900] {
+        let again_ms = JobState::looked_for_again_ms(NOW, NOW + first_late_ms) - NOW;
+        assert!(again_ms < MISFIRE_MS, "{first_late_ms}: {again_ms}");
+    }
+    assert_eq!(JobState::looked_for_again_ms(NOW, NOW + 12_000), NOW + 24_000);
+    assert_eq!(JobState::looked_for_again_ms(NOW, NOW + 600_000), NOW + 630_000);
 }
 
 #[test]

@@ -256,3 +256,57 @@ async fn executors_of_a_shard_are_known_at_once_though_another_one_answers_slowl
     let app = crate::executors::App { tenant: "t".into(), app: there };
     assert_eq!(fleet.core().executors_of(&app).unwrap().len(), 1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_occurrence_that_was_decided_during_the_look_is_not_added_again() {
+    let fleet = Fleet::start(1, JobsOptions::default()).await;
+    fleet.put("job", r#"{"fixed_rate": {"every_ms": 60000}}"#, TO_APP, "").await;
+    let added = || fleet.slots.added.lock().len();
+    let before = added();
+    fleet.store.fault(|_, call| match call {
+        Call::Apply(_) if call.touches(b"s/") => Fault::Conflict,
+        _ => Fault::None,
+    });
+    sleep_ms(120_000).await;
+    assert_eq!(added(), before, "it would fire in vain");
+    fleet.store.heal();
+    sleep_ms(35_000).await;
+    assert!(added() > before);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_overdue_occurrence_is_added_though_nobody_knows_whether_its_state_was_written() {
+    let fleet = Fleet::start(1, JobsOptions::default()).await;
+    fleet.put("job", r#"{"fixed_rate": {"every_ms": 60000}}"#, TO_APP, "").await;
+    let before = fleet.slots.added.lock().len();
+    fleet.store.fault(|_, call| match call {
+        Call::Apply(_) if call.touches(b"s/") => Fault::AnswerLost,
+        _ => Fault::None,
+    });
+    sleep_ms(66_000).await;
+    assert!(fleet.slots.added.lock().len() > before);
+}
+
+#[tokio::test(start_paused = true)]
+async fn definitions_that_cannot_be_read_together_hold_up_their_own_jobs_alone() {
+    let mut fleet = Fleet::start(1, JobsOptions::default()).await;
+    let mut jobs = Vec::new();
+    for job in ["one", "two", "three"] {
+        jobs.push(fleet.put(job, r#"{"fixed_rate": {"every_ms": 60000}}"#, TO_APP, "").await);
+    }
+    fleet.restart(JobsOptions::default()).await;
+    *fleet.slots.knows_all.lock() = true;
+    fleet.store.fault(|_, call| match call {
+        Call::Read(keys) if call.touches(b"d/") && keys.len() > 1 => Fault::Fails,
+        _ => Fault::None,
+    });
+    let next = |job: &JobNumber| {
+        let state = fleet.store.entry(Shard(0), &crate::book::state_key(*job)).unwrap();
+        let JobState { version, next_ms, .. } = crate::book::kept::<JobState>(&state).unwrap().is;
+        crate::occurrences::Occurrence { job: *job, version, due_ms: next_ms.unwrap() }
+    };
+    let due: Vec<_> = jobs.iter().map(next).collect();
+    sleep_ms(60_000).await;
+    fleet.fire(&due).await;
+    eventually(|| fleet.calls().len() == 3).await;
+}

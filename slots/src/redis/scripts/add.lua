@@ -104,6 +104,7 @@ for _, slot in ipairs(slots) do
   end
   local index = len - #of_slot
   if index == 0 then call('ZADD', KEYS[3], slot, slot) end
+  local minute = tonumber(slot)
   for place = 1, #of_slot do
     local field = fields_of[place]
     answer[ats[place] + 3] = index
@@ -111,7 +112,7 @@ for _, slot in ipairs(slots) do
       -- A task that came by a queue loses its key: the key stays marked as used.
       if used[field] then mark(field, '1', used[field]) end
       local k = #keys
-      keys[k + 1], keys[k + 2] = field, struct.pack('>I4I4', slot, index)
+      keys[k + 1], keys[k + 2] = field, struct.pack('>I4I4', minute, index)
     end
     index = index + 1
   end

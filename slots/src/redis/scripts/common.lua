@@ -9,8 +9,10 @@ local function now_ms()
   return t[1] * 1000 + math.floor(t[2] / 1000)
 end
 
+-- A whole number in digits. What a call is given as a number, the server writes with all the digits that a fraction may need, which
+-- takes longer than the call itself.
 local function text(number)
-  return string.format('%.0f', number)
+  return string.format(number < 9007199254740992 and '%d' or '%.0f', number)
 end
 
 -- Whether the lease is over, or the server has lost what its owner was told: `turn` is the last advance that it knows of,

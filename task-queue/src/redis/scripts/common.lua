@@ -21,7 +21,7 @@ local MARK_SETS = 256
 local MARK_SET_MS = HOUR / MARK_SETS
 
 local function text(number)
-  return string.format('%.0f', number)
+  return string.format(number < 9007199254740992 and '%d' or '%.0f', number)
 end
 
 local function now_ms()

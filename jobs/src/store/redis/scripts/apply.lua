@@ -111,7 +111,7 @@ for place = 1, count do
     if new ~= old then
       if new ~= NEVER then
         local n = #awake
-        awake[n + 1], awake[n + 2] = new, key
+        awake[n + 1], awake[n + 2] = text(new), key
       else
         asleep[#asleep + 1] = key
       end

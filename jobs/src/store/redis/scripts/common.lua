@@ -10,8 +10,10 @@ local BYTES_MAX = 4194304
 -- with a part of its work done. Two keys that never are make such a node refuse it here, before it has changed anything.
 redis.call('EXISTS', P .. 'none1', P .. 'none2')
 
+-- A whole number in digits. What a call is given as a number, the server writes with all the digits that a fraction may need, which
+-- takes longer than the call itself.
 local function text(number)
-  return string.format('%.0f', number)
+  return string.format(number < 9007199254740992 and '%d' or '%.0f', number)
 end
 
 -- The clock, in milliseconds and in microseconds.
