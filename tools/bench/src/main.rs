@@ -28,6 +28,10 @@ use clap::Parser;
 use measure::Row;
 use serde::Serialize;
 
+/// What the binary `windfall` has, whose parts are measured here.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// One line of the table, and how it comes to its value.
 type Measure = fn(&'static str) -> Result<Row>;
 
