@@ -5,7 +5,7 @@ import { post, told } from "../api";
 import { diff } from "../diff";
 import type { Form } from "../flow";
 import { t } from "../i18n";
-import { Field, Note, Select } from "../parts";
+import { Failed, Field, Note, Select, useDoing, type Said } from "../parts";
 import type { Status } from "./trial";
 import { FIRST_WISH, WishFields, askedFor } from "./wish";
 
@@ -77,14 +77,16 @@ export function Apply(props: {
   status: Status | null;
   isWanted?: (form: Form) => boolean;
   onApplied: (text: string) => void;
+  /** What is said when the answer comes after all this is gone. */
+  onLate: (said: Said) => void;
 }) {
   const { before, after, version } = props;
   const [why, setWhy] = useState("");
   const [actor, setActor] = useState("");
   const [isForSome, setForSome] = useState(false);
   const [wish, setWish] = useState(FIRST_WISH);
-  const [error, setError] = useState<string | null>(null);
-  const [busy, setBusy] = useState(false);
+  const lost = t(isForSome ? "try.lostStage" : "rul.lost");
+  const doing = useDoing<string>(lost, props.onLate);
   // In a dialog, whose title is a heading of the second level, or on the page itself.
   const Head = props.isWanted ? "h3" : "h2";
   const isSame = before === after;
@@ -96,28 +98,26 @@ export function Apply(props: {
   const tried = useChecked<Tried>("rules/stage/check", staging, after, version, since, JSON.stringify(asked));
   const form = checked.value?.ok ? checked.value.form : null;
   const isRight = form !== null && (props.isWanted === undefined || props.isWanted(form)) && (!isForSome || tried.value?.ok === true);
+  const make = async () => {
+    const remarks = { why: why.trim(), actor: actor.trim() };
+    if (staging) {
+      const done = await post<{ version: number; processes: string[] }>("rules/stage", { ...staging, ...remarks });
+      return t("try.staged", { n: done.version, names: done.processes.join(", ") });
+    }
+    const done = await post<{ version: number; changed: boolean }>("rules/set", { text: after, ...remarks });
+    return t(done.changed ? "rul.applied" : "rul.unchanged", { n: done.version });
+  };
   const apply = async (event: Event) => {
     event.preventDefault();
-    setBusy(true);
-    setError(null);
-    const remarks = { why: why.trim(), actor: actor.trim() };
-    try {
-      if (staging) {
-        const done = await post<{ version: number; processes: string[] }>("rules/stage", { ...staging, ...remarks });
-        props.onApplied(t("try.staged", { n: done.version, names: done.processes.join(", ") }));
-      } else {
-        const done = await post<{ version: number; changed: boolean }>("rules/set", { text: after, ...remarks });
-        props.onApplied(t(done.changed ? "rul.applied" : "rul.unchanged", { n: done.version }));
-      }
-    } catch (failed) {
-      setError(told(failed));
-    }
-    setBusy(false);
+    await doing.run(make, (text) => ({ level: "good", text }));
   };
-  const failed = error ?? checked.error ?? tried.error;
+  useEffect(() => {
+    if (doing.done !== null) props.onApplied(doing.done);
+  }, [doing.done]);
+  const failed = checked.error ?? tried.error;
   return (
     <form onSubmit={apply}>
-      {checked.value && <Problems checked={checked.value} />}
+      {checked.value && !(isForSome && checked.value.ok) && <Problems checked={checked.value} />}
       <Head>{t("rul.changed")}</Head>
       <Diff before={before} after={after} />
       {version !== null && (
@@ -139,8 +139,9 @@ export function Apply(props: {
       <Field label={t("rul.why")} hint={t("rul.whyHint")} value={why} onInput={setWhy} isRequired max={1000} size="wide" />
       <Field label={t("arc.actor")} value={actor} onInput={setActor} max={64} size="wide" />
       {failed && <Note level="bad">{failed}</Note>}
+      <Failed of={doing} lost={lost} />
       <div class="buttons">
-        <button type="submit" class="primary" disabled={busy || isSame || !isRight || why.trim() === ""}>
+        <button type="submit" class="primary" disabled={doing.busy || isSame || !isRight || why.trim() === ""}>
           {t(isForSome ? "try.go" : "rul.apply")}
         </button>
       </div>

@@ -1,6 +1,6 @@
 // The live rules: as a form and as text, checked as one types, with the difference before and the history after.
 
-import { useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { get, post, told, type Who } from "../api";
 import type { TypeRule } from "../flow";
 import { num, short, t, when, type Word } from "../i18n";
@@ -49,11 +49,20 @@ function Rules({ type }: { type: string | null }) {
   const [said, setSaid] = useState<Said | null>(null);
   const shown = useLoaded(() => get<Shows>("rules"));
   const { status, error, reload } = useStatus();
+  const known = useRef<number | null>(null);
   const onSaid = (next: Said) => {
+    // Whatever ends by it has been said.
+    known.current = null;
     setSaid(next);
     shown.reload();
     reload();
   };
+  const since = status?.staged?.since_ms ?? null;
+  useEffect(() => {
+    if (!status) return;
+    if (known.current !== null && since !== known.current) setSaid({ level: "warn", text: t("try.ended") });
+    known.current = since;
+  }, [since]);
   const onApplied = (text: string) => onSaid({ level: "good", text });
   const version = shown.value?.checked.form?.version ?? null;
   const newer = version !== null && status !== null && status.version !== null && status.version > version ? status.version : null;
@@ -63,7 +72,7 @@ function Rules({ type }: { type: string | null }) {
       title={t("rul.title")}
       lead={
         version !== null
-          ? t("rul.version", { n: version })
+          ? t(newer === null ? "rul.version" : "rul.versionShown", { n: version })
           : shown.value
             ? t("rul.broken")
             : ""
@@ -74,7 +83,7 @@ function Rules({ type }: { type: string | null }) {
         <Note level="info">
           {t("rul.newer", { n: newer })}{" "}
           <button type="button" class="link" onClick={shown.reload}>
-            {t("rul.load")}
+            {t("rul.load", { n: newer })}
           </button>
         </Note>
       )}
@@ -116,9 +125,9 @@ function Rules({ type }: { type: string | null }) {
         <Shown of={shown}>
           {(value) => (
             <>
-              {tab === "form" && <FormView shows={value} status={status} type={type} onApplied={onApplied} />}
-              {tab === "text" && <TextView key={value.text} shows={value} status={status} onApplied={onApplied} />}
-              {tab === "history" && <HistoryView shows={value} onApplied={onApplied} />}
+              {tab === "form" && <FormView shows={value} status={status} type={type} onApplied={onApplied} onSaid={onSaid} />}
+              {tab === "text" && <TextView key={value.text} shows={value} status={status} onApplied={onApplied} onSaid={onSaid} />}
+              {tab === "history" && <HistoryView shows={value} status={status} onApplied={onApplied} />}
             </>
           )}
         </Shown>
@@ -132,8 +141,9 @@ function FormView(props: {
   status: Status | null;
   type: string | null;
   onApplied: (text: string) => void;
+  onSaid: (said: Said) => void;
 }) {
-  const { shows, status, type, onApplied } = props;
+  const { shows, status, type, onApplied, onSaid } = props;
   const [wanted, setWanted] = useState<{ type: string; fuse: Fuse } | null>(null);
   const [limited, setLimited] = useState<TypeRule | null>(null);
   const form = shows.checked.form;
@@ -212,6 +222,7 @@ function FormView(props: {
           status={status}
           rule={limited}
           onClose={() => setLimited(null)}
+          onSaid={onSaid}
           onApplied={(text) => {
             setLimited(null);
             onApplied(text);
@@ -230,6 +241,7 @@ function FormView(props: {
             status={status}
             after={setOfType(shows.text, wanted.type, "fuse", `"${wanted.fuse}"`)}
             isWanted={(found) => found.types.find((one) => one.name === wanted.type)?.fuse === wanted.fuse}
+            onLate={onSaid}
             onApplied={(text) => {
               setWanted(null);
               onApplied(text);
@@ -247,6 +259,7 @@ function LimitDialog(props: {
   rule: TypeRule;
   onClose: () => void;
   onApplied: (text: string) => void;
+  onSaid: (said: Said) => void;
 }) {
   const { shows, rule } = props;
   const [rate, setRate] = useState(String(rule.rate_per_s));
@@ -271,6 +284,7 @@ function LimitDialog(props: {
           return own?.rate_per_s === Number(rate) && own.burst === Number(burst);
         }}
         onApplied={props.onApplied}
+        onLate={props.onSaid}
       />
     </Dialog>
   );
@@ -288,8 +302,13 @@ function FuseSwitch({ type, fuse, onWant }: { type: string; fuse: Fuse; onWant: 
   );
 }
 
-function TextView(props: { shows: Shows; status: Status | null; onApplied: (text: string) => void }) {
-  const { shows, status, onApplied } = props;
+function TextView(props: {
+  shows: Shows;
+  status: Status | null;
+  onApplied: (text: string) => void;
+  onSaid: (said: Said) => void;
+}) {
+  const { shows, status, onApplied, onSaid } = props;
   const [text, setText] = useState(shows.text);
   return (
     <Card>
@@ -316,6 +335,7 @@ function TextView(props: { shows: Shows; status: Status | null; onApplied: (text
             status={status}
             after={text}
             onApplied={onApplied}
+          onLate={onSaid}
           />
         </>
       )}
@@ -324,7 +344,9 @@ function TextView(props: { shows: Shows; status: Status | null; onApplied: (text
   );
 }
 
-function HistoryView({ shows, onApplied }: { shows: Shows; onApplied: (text: string) => void }) {
+function HistoryView(props: { shows: Shows; status: Status | null; onApplied: (text: string) => void }) {
+  const { shows, onApplied } = props;
+  const isTried = Boolean(props.status?.staged);
   const listed = useLoaded(() => get<{ changes: Change[]; unreadable: string[] }>("rules/history"), shows.text);
   const [back, setBack] = useState<Change | null>(null);
   const current = shows.checked.form?.version;
@@ -364,7 +386,9 @@ function HistoryView({ shows, onApplied }: { shows: Shows; onApplied: (text: str
               );
             })}
           </ol>
-          {back && <Rollback shows={shows} change={back} onClose={() => setBack(null)} onApplied={onApplied} />}
+          {back && (
+            <Rollback shows={shows} change={back} isTried={isTried} onClose={() => setBack(null)} onApplied={onApplied} />
+          )}
         </>
       )}
     </Shown>
@@ -395,7 +419,14 @@ function TextsOf({ version }: { version: number }) {
   );
 }
 
-function Rollback(props: { shows: Shows; change: Change; onClose: () => void; onApplied: (text: string) => void }) {
+function Rollback(props: {
+  shows: Shows;
+  change: Change;
+  /** Whether some processes try a change now. */
+  isTried: boolean;
+  onClose: () => void;
+  onApplied: (text: string) => void;
+}) {
   const { shows, change, onClose, onApplied } = props;
   const texts = useTexts(change.version);
   const [why, setWhy] = useState("");
@@ -423,6 +454,7 @@ function Rollback(props: { shows: Shows; change: Change; onClose: () => void; on
     <Dialog title={t("rul.rollback", { n: change.version })} onClose={onClose} isWide>
       <form onSubmit={go}>
         <Shown of={texts}>{({ after }) => <Diff before={shows.text} after={after} />}</Shown>
+        {props.isTried && <Note level="warn">{t("try.endsByRollback")}</Note>}
         <Field label={t("rul.why")} value={why} onInput={setWhy} isRequired max={1000} size="wide" />
         <Field label={t("arc.actor")} value={actor} onInput={setActor} max={64} size="wide" />
         {error && <Note level="bad">{error}</Note>}

@@ -158,7 +158,10 @@ export function TrialCard(props: {
 }
 
 function standsHow(trial: Trial): string {
-  if (trial.state === "failed") return t("try.failed");
+  if (trial.state === "failed") {
+    const isOver = Date.now() >= trial.until_ms;
+    return isOver ? t("try.over") : t("try.failed", { until: when(trial.until_ms) });
+  }
   if (trial.state === "proven") return t("try.proven", { until: when(trial.until_ms) });
   return trial.left_ms === 0 ? t("try.unheard") : t("try.left", { left: span(trial.left_ms) });
 }
@@ -192,6 +195,11 @@ function Differences({ of }: { of: Difference[] }) {
       ))}
     </ul>
   );
+}
+
+/** What taking a change back does. */
+function back({ key, before, after }: Difference): Difference {
+  return { key, before: after, after: before };
 }
 
 /** Who has staged the change, and why: the history says it, with the step before the reason. */
@@ -237,7 +245,7 @@ function EndDialog(props: { trial: Trial; end: End; onClose: () => void; onSaid:
     <Dialog title={t(`try.${end}` as Word)} onClose={onClose}>
       <form onSubmit={go}>
         <p class="muted">{t(`try.means.${end}` as Word, { names: trial.processes.join(", ") })}</p>
-        <Differences of={trial.differences} />
+        <Differences of={end === "abort" ? trial.differences.map(back) : trial.differences} />
         {end === "force" && (
           <>
             <Note level="warn">{[standsHow(trial), ...trial.reasons].join(" ")}</Note>

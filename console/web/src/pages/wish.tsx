@@ -92,6 +92,7 @@ export function WishFields(props: { wish: Wish; processes: Process[]; onChange: 
           />
           <Field label={t("try.lag")} value={wish.lag} onInput={(lag) => set({ lag })} error={wrongs.lag} />
         </div>
+        {`${wish.oldestS}${wish.failedPercent}${wish.lag}`.trim() === "" && <p class="muted">{t("try.noGuard")}</p>}
       </fieldset>
     </>
   );
