@@ -74,9 +74,9 @@ pub enum StageError {
     /// No process that could try the change has this name.
     #[error("no process with consumers has the name {name}; there are: {known}")]
     UnknownProcess {
-        /// The name.
+        /// The process that was named.
         name: String,
-        /// The names of those that could.
+        /// The names of the processes that could try it.
         known: String,
     },
     /// No process could try the change.

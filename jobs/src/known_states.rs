@@ -10,7 +10,7 @@ use crate::runs::JobState;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 
-/// States that are remembered, each with about 250 bytes.
+/// States that are remembered: at most some 40 MB, since the names of tenants and jobs are short.
 const KNOWN_MAX: usize = 100_000;
 /// One of so many is forgotten where there is no room for another one.
 const FORGOTTEN_OF: usize = 8;

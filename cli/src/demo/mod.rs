@@ -103,7 +103,7 @@ pub fn demo(args: &DemoArgs) -> Result<Outcome> {
         return Ok(Outcome::Interrupted);
     };
     data.finish()?;
-    // What the check reads comes in place of what the pipeline held, not on top of it.
+    // What the check reads shall come in place of what the pipeline held. mimalloc gives its part back by itself.
     crate::memory::give_back();
     let report = runtime.block_on(check(&data, &manifest, Some(rain)))?;
     print(&report, args.json)
