@@ -5,6 +5,7 @@ use crate::console::Inner;
 use crate::door::{SignedIn, api_path, check_method, nothing_here};
 use crate::gateway;
 use crate::options::RulesRight;
+use crate::replay::METRICS;
 use crate::rules::Wanted;
 use crate::session::Use;
 use crate::trial::{Step, Wish};
@@ -109,7 +110,7 @@ impl Inner {
             ));
         };
         let is_change = matches!(path, "/set" | "/rollback" | "/stage" | "/promote" | "/abort");
-        let is_post = is_change || matches!(path, "/check" | "/stage/check");
+        let is_post = is_change || matches!(path, "/check" | "/stage/check" | "/replay");
         check_method(request.method(), if is_post { &[Method::POST] } else { &[Method::GET] })?;
         if is_change {
             self.check_may_change(caller)?;
@@ -120,6 +121,7 @@ impl Inner {
             "/version" => rules.version(number(request, "version")?).await?,
             "/status" => rules.status().await?,
             "/check" => rules.check(body::<Check>(request)?.text).await?,
+            "/replay" => rules.replay(body::<Check>(request)?.text, self.flow.recorded(&METRICS)).await?,
             "/stage/check" => rules.check_wish(body(request)?).await?,
             "/set" => {
                 let Set { text, why, actor } = body(request)?;

@@ -183,7 +183,7 @@ fn body_bytes_max(head: &Parts, path: &str, caller: &Caller) -> usize {
         return 0;
     }
     match path {
-        "rules/check" | "rules/set" | "rules/stage" | "rules/stage/check"
+        "rules/check" | "rules/replay" | "rules/set" | "rules/stage" | "rules/stage/check"
             if caller.roles.has(Role::Operate) =>
         {
             RULES_BYTES_MAX

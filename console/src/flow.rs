@@ -40,6 +40,20 @@ struct Counters {
     values: HashMap<usize, f64>,
 }
 
+/// The last hour of some metrics, a value for each sample: NaN where nobody showed it.
+#[derive(Default)]
+pub(crate) struct Recorded {
+    pub(crate) at_ms: Vec<u64>,
+    pub(crate) series: Vec<Line>,
+}
+
+/// A series of the last hour.
+pub(crate) struct Line {
+    pub(crate) name: &'static str,
+    pub(crate) labels: BTreeMap<String, String>,
+    pub(crate) values: Vec<f64>,
+}
+
 /// What an instance answered.
 pub(crate) struct Scraped {
     pub(crate) instance: String,
@@ -142,6 +156,25 @@ impl Flow {
     /// The history as it was written last, as JSON.
     pub(crate) fn history(&self) -> Written {
         self.0.lock().history.clone()
+    }
+
+    /// All samples of the metrics with these names.
+    pub(crate) fn recorded(&self, names: &[&str]) -> Recorded {
+        let state = self.0.lock();
+        let values = |at: usize| {
+            let of = |taken: &Taken| taken.values.get(at).map_or(f64::NAN, |value| f64::from(*value));
+            state.samples.iter().map(of).collect()
+        };
+        let wanted = state.series.iter().enumerate().filter(|(_, one)| names.contains(&one.followed.name));
+        let line = |(at, one): (usize, &Series)| Line {
+            name: one.followed.name,
+            labels: one.labels.clone(),
+            values: values(at),
+        };
+        Recorded {
+            at_ms: state.samples.iter().map(|taken| taken.at_ms).collect(),
+            series: wanted.map(line).collect(),
+        }
     }
 }
 

@@ -8,7 +8,7 @@
 //! - `gateway` calls the services' HTTP APIs with that key, for a list of paths. The service decides what the key may do.
 //! - `flow` follows the metrics of all instances, a sample a second that all viewers share, and keeps an hour of them.
 //! - `rules` shows the live rules in the place that every process has them from, and changes them if an option says so;
-//!   `trial` has some processes try a change first.
+//!   `trial` has some processes try a change first, and `replay` says what it would have done with the last hour's traffic.
 //!
 //! [`Reader`] reads a process' metrics and health by the same calls for who shows them elsewhere: `windfall top`.
 //!
@@ -58,6 +58,7 @@ mod flow;
 mod gateway;
 mod options;
 mod reader;
+mod replay;
 mod rules;
 mod samples;
 mod session;

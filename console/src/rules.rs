@@ -1,6 +1,8 @@
 //! The live rules on the page: shown, checked, changed and rolled back, in the place that every process has them from.
 
 use crate::answer::Refused;
+use crate::flow::Recorded;
+use crate::replay::{Traffic, replay};
 use crate::trial;
 use http::StatusCode;
 use serde_json::{Value, json};
@@ -57,6 +59,26 @@ impl RulesDesk {
     /// What a document says, or everything that is wrong with it.
     pub(crate) async fn check(&self, text: String) -> Result<Value, Refused> {
         self.blocking(move |own| own.parse(&text)).await
+    }
+
+    /// What the rules in force and what a document would have done with the last hour's traffic, by type.
+    pub(crate) async fn replay(&self, text: String, recorded: Recorded) -> Result<Value, Refused> {
+        let replayed = self.blocking(move |own| {
+            let wanted = own.rules_of(&text);
+            let in_force = parse_rules(&own.store.show()?, None).ok();
+            let traffic = Traffic::of(&recorded);
+            let outcomes = |rules: &Rules| replay(&traffic, &rules.limits);
+            let (from_ms, to_ms) = (recorded.at_ms.first(), recorded.at_ms.last());
+            Ok::<_, ReadError>(match wanted {
+                Ok(wanted) => json!({
+                    "ok": true, "from_ms": from_ms, "to_ms": to_ms,
+                    "in_force": in_force.as_ref().map(outcomes), "wanted": outcomes(&wanted),
+                }),
+                // What is wrong is the check's to say.
+                Err(_) => json!({ "ok": false }),
+            })
+        });
+        replayed.await?.map_err(unreadable)
     }
 
     fn parse(&self, text: &str) -> Value {

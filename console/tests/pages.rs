@@ -271,6 +271,35 @@ async fn a_change_of_the_rules_is_checked_kept_with_who_and_why_and_rolled_back(
 }
 
 #[tokio::test]
+async fn a_change_is_replayed_for_operators_and_nothing_is_written() {
+    let running = start(changing()).await;
+    let operator = Browser::signed_in(&running, &running.keys.operate).await;
+    until("there is a sample", async || {
+        operator.get("/console/api/flow").await.json()["at_ms"].as_u64() > Some(0)
+    })
+    .await;
+    let text = RULES.replace("rate_per_s = 2000", "rate_per_s = 1");
+    let replayed = operator.post("/console/api/rules/replay", &json!({ "text": text })).await;
+    let replayed = (replayed.status, replayed.json());
+    assert_eq!(replayed.0, 200, "{replayed:?}");
+    assert_eq!(
+        (&replayed.1["ok"], &replayed.1["in_force"], &replayed.1["wanted"]),
+        (&json!(true), &json!([]), &json!([]))
+    );
+    assert!(replayed.1["from_ms"].as_u64() <= replayed.1["to_ms"].as_u64(), "{replayed:?}");
+    // What is wrong with a document is said by its check.
+    let wrong = operator.post("/console/api/rules/replay", &json!({ "text": "version = " })).await;
+    assert_eq!((wrong.status, wrong.json()), (200, json!({ "ok": false })));
+    assert_eq!(operator.get("/console/api/rules/replay").await.status, 405);
+    // No document is read from others.
+    for key in [&running.keys.metrics, &running.keys.front] {
+        let other = Browser::signed_in(&running, key).await;
+        assert_eq!(other.post("/console/api/rules/replay", &json!({ "text": text })).await.status, 413);
+    }
+    assert_eq!(running.rules.show().unwrap(), RULES);
+}
+
+#[tokio::test]
 async fn a_role_does_not_suffice_to_change_the_rules() {
     let named = ["operator", "front"].map(str::to_owned).to_vec();
     let running = start(ConsoleOptions { rules_changed_by: named, ..changing() }).await;

@@ -34,6 +34,9 @@ use windfall_contract::entries::{
 /// of keys, and a scan would find a part of them without an error.
 #[cfg(any(test, feature = "redis"))]
 pub(crate) const UNLISTED: [&[u8]; 4] = [b"s/", b"r/", b"f/", b"c/"];
+/// How the keys begin of marks, of which a store may keep the key alone: see [`mark`].
+#[cfg(any(test, feature = "redis"))]
+pub(crate) const MARKS: [&[u8]; 2] = [b"i/", b"x/"];
 const SHARD_BITS: u32 = 10;
 /// Numbers that a process takes at once; what it does not use is skipped.
 const NUMBERS_AT_ONCE: u32 = 1_000;
@@ -235,13 +238,12 @@ pub(crate) fn put_state(number: JobNumber, expect: Expect, state: &JobState, lat
 
 /// The changes that write a run: itself, and where it is listed.
 pub(crate) fn put_run(number: RunNumber, expect: Expect, run: &Run, keep: Keep) -> Vec<EntryChange> {
-    let nothing = || To::Put { value: Bytes::new(), wake_ms: None };
     let mut changes = vec![put(run_key(number), expect, run, Some(run.wake_ms(keep)))];
     if expect == Expect::Absent {
-        changes.push(change(job_run_key(run.job, number), Expect::Anything, nothing()));
+        changes.push(mark(job_run_key(run.job, number)));
     }
     if run.is_dead() {
-        changes.push(change(dead_key(&run.tenant, number), Expect::Anything, nothing()));
+        changes.push(mark(dead_key(&run.tenant, number)));
     }
     changes
 }
@@ -250,9 +252,18 @@ pub(crate) fn put_run(number: RunNumber, expect: Expect, run: &Run, keep: Keep) 
 pub(crate) fn forget_run(number: RunNumber, expect: Expect, run: &Run) -> Vec<EntryChange> {
     vec![
         change(run_key(number), expect, To::Deleted),
-        change(job_run_key(run.job, number), Expect::Anything, To::Deleted),
-        change(dead_key(&run.tenant, number), Expect::Anything, To::Deleted),
+        unmark(job_run_key(run.job, number)),
+        unmark(dead_key(&run.tenant, number)),
     ]
+}
+
+/// The change that has a key found by scans. It is never read, and is put and deleted whatever was there.
+fn mark(key: EntryKey) -> EntryChange {
+    change(key, Expect::Anything, To::Put { value: Bytes::new(), wake_ms: None })
+}
+
+pub(crate) fn unmark(key: EntryKey) -> EntryChange {
+    change(key, Expect::Anything, To::Deleted)
 }
 
 /// The change that leaves a run as it is, and has it looked at later.
@@ -346,8 +357,6 @@ struct Known {
 const DEFINITIONS_MAX_BYTES: usize = 128 << 20;
 /// What a definition takes besides.
 const DEFINITION_BYTES: usize = 512;
-/// One of so many is forgotten where there is no room for another one.
-const FORGOTTEN_OF: usize = 8;
 
 impl Definitions {
     pub fn get(&self, number: JobNumber, version: u64) -> Option<Arc<Definition>> {
@@ -371,17 +380,25 @@ impl Definitions {
 }
 
 impl Known {
-    /// Forgets some of them, whichever: jobs that fire in turn would find nothing of what is forgotten in turn, too.
     fn forget_some(&mut self) {
-        let (mut at, mut freed) = (0, 0);
-        self.by_job.retain(|_, definition| {
-            at += 1;
-            let stays = at % FORGOTTEN_OF != 0;
-            freed += if stays { 0 } else { cost(definition) };
-            stays
-        });
+        let mut freed = 0;
+        forget_some(&mut self.by_job, |definition| freed += cost(definition));
         self.bytes = self.bytes.saturating_sub(freed);
     }
+}
+
+/// Forgets one in eight of what is remembered of jobs, whichever, and says which: jobs that fire in turn would find nothing of what
+/// is forgotten in turn, too.
+pub(crate) fn forget_some<V>(known: &mut HashMap<JobNumber, V>, mut forgotten: impl FnMut(&V)) {
+    let mut at = 0;
+    known.retain(|_, value| {
+        at += 1;
+        let stays = at % 8 != 0;
+        if !stays {
+            forgotten(value);
+        }
+        stays
+    });
 }
 
 fn cost(definition: &Definition) -> usize {

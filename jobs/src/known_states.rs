@@ -3,7 +3,7 @@
 //! Nothing is decided by them alone: what is written expects the version that is remembered, and where somebody else has changed
 //! the state meanwhile, that is a conflict, after which the state is read.
 
-use crate::book::Kept;
+use crate::book::{Kept, forget_some};
 use crate::definition::JobNumber;
 use crate::occurrences::Occurrence;
 use crate::runs::JobState;
@@ -12,9 +12,6 @@ use std::collections::HashMap;
 
 /// States that are remembered: at most some 40 MB, since the names of tenants and jobs are short.
 const KNOWN_MAX: usize = 100_000;
-/// One of so many is forgotten where there is no room for another one.
-const FORGOTTEN_OF: usize = 8;
-
 #[derive(Default)]
 pub(crate) struct KnownStates(Mutex<HashMap<JobNumber, Kept<JobState>>>);
 
@@ -30,11 +27,7 @@ impl KnownStates {
     pub fn put(&self, job: JobNumber, state: Kept<JobState>) {
         let mut known = self.0.lock();
         if known.len() >= KNOWN_MAX {
-            let mut at = 0;
-            known.retain(|_, _| {
-                at += 1;
-                at % FORGOTTEN_OF != 0
-            });
+            forget_some(&mut known, |_| {});
         }
         known.insert(job, state);
     }

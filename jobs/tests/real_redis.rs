@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -11,7 +12,7 @@ use windfall_conformance::entries::{self, Fixture};
 use windfall_conformance::redis_nodes::{self, SlotMoves, asked, command};
 use windfall_contract::due::{Durability, Shard};
 use windfall_contract::entries::{
-    Applied, EntryChange, EntryError, EntryGroup, EntryKey, EntryStore, Expect, To,
+    Applied, Entry, EntryChange, EntryError, EntryGroup, EntryKey, EntryStore, Expect, To,
 };
 use windfall_jobs::store::redis::{OpenRedisError, RedisEntries, RedisEntriesOptions};
 use windfall_servers::{Private, RedisOptions as ServerOptions, Spec};
@@ -414,15 +415,15 @@ async fn what_jobs_never_list_is_read_woken_and_deleted() {
     let of = |name: &str| format!("{{{}:0003}}:{name}", options.prefix);
     let listed = async || asked::<Vec<String>>(url, &["ZRANGE", &of("k"), "0", "-1"]).await;
 
-    done(&lists_all, shard, vec![put("r/old", "1"), put("i/old", "1")]).await;
-    let made = done(&store, shard, vec![put("r/new", "1"), put("i/new", "1"), put("rest", "1")]).await;
+    done(&lists_all, shard, vec![put("r/old", "1"), put("n/old", "1")]).await;
+    let made = done(&store, shard, vec![put("r/new", "1"), put("n/new", "1"), put("rest", "1")]).await;
     done(&store, shard, vec![change("r/new", Expect::Version(made), "2"), put("r/old", "2")]).await;
-    assert_eq!(listed().await, ["i/new", "i/old", "r/old", "rest"]);
+    assert_eq!(listed().await, ["n/new", "n/old", "r/old", "rest"]);
     assert_eq!(store.woken(shard, 10).await.unwrap().entries.len(), 5);
     let found = store.read(shard, &[key("r/new"), key("r/old")]).await.unwrap();
     assert!(found.into_iter().all(|entry| entry.is_some_and(|entry| entry.value == "2")));
-    let indexed = store.scan(shard, b"i/", None, 10).await.unwrap().entries;
-    assert_eq!(indexed.into_iter().map(|entry| entry.key).collect::<Vec<_>>(), [key("i/new"), key("i/old")]);
+    let indexed = store.scan(shard, b"n/", None, 10).await.unwrap().entries;
+    assert_eq!(indexed.into_iter().map(|entry| entry.key).collect::<Vec<_>>(), [key("n/new"), key("n/old")]);
     for prefix in [&b""[..], b"r", b"r/", b"r/new"] {
         let refused = store.scan(shard, prefix, None, 10).await;
         assert!(matches!(refused, Err(EntryError::Unusable(_))), "{prefix:?}: {refused:?}");
@@ -431,12 +432,70 @@ async fn what_jobs_never_list_is_read_woken_and_deleted() {
     command(url, &["CONFIG", "SET", "maxmemory", "1"]).await.unwrap();
     assert!(matches!(apply(&store, shard, vec![put("r/more", "1")]).await, Err(EntryError::Unavailable(_))));
     done(&store, shard, vec![put("r/new", "3")]).await;
-    done(&store, shard, vec![delete("r/old"), delete("i/old"), delete("rest")]).await;
+    done(&store, shard, vec![delete("r/old"), delete("n/old"), delete("rest")]).await;
     // A store that lists all forgets, too, what is not listed.
     done(&lists_all, shard, vec![delete("r/new")]).await;
-    assert_eq!(listed().await, ["i/new"]);
+    assert_eq!(listed().await, ["n/new"]);
     assert_eq!(store.woken(shard, 10).await.unwrap().entries.len(), 1);
     assert_eq!(asked::<u64>(url, &["HLEN", &of("e")]).await, 1);
+}
+
+/// Of a mark the key alone is kept. Those of a store without marks are found and deleted, too; a group that is refused leaves none; and
+/// a full server takes none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs real servers: ./dev test runs it"]
+async fn of_marks_the_key_alone_is_kept() {
+    let server = single().await;
+    let (lists_all, options) = open(&server).await;
+    let store = RedisEntries::open(options.clone().for_jobs()).await.unwrap();
+    let (url, shard) = (server.url(), Shard(3));
+    let of = |name: &str| format!("{{{}:0003}}:{name}", options.prefix);
+    let mark = |name: &str| EntryChange {
+        key: key(name),
+        expect: Expect::Anything,
+        to: To::Put { value: Bytes::new(), wake_ms: None },
+    };
+    let found = async |prefix: &[u8], after: Option<EntryKey>, limit| {
+        let page = store.scan(shard, prefix, after.as_ref(), limit).await.unwrap();
+        let is_bare = |entry: &Entry| entry.value.is_empty() && entry.wake_ms.is_none() && entry.version == 0;
+        assert!(page.entries.iter().all(is_bare), "{page:?}");
+        let keys: Vec<_> = page.entries.into_iter().map(|entry| entry.key).collect();
+        (keys, page.next)
+    };
+
+    done(&lists_all, shard, vec![mark("i/1")]).await;
+    done(&store, shard, vec![put("r/2", "1"), mark("i/2"), mark("x/2")]).await;
+    done(&store, shard, vec![mark("i/3"), mark("i/2")]).await;
+    assert_eq!(asked::<Vec<String>>(url, &["HKEYS", &of("e")]).await.len(), 2, "i/1 and r/2");
+    assert_eq!(found(b"i/", None, 2).await, (vec![key("i/1"), key("i/2")], Some(key("i/2"))));
+    assert_eq!(found(b"i/", Some(key("i/2")), 2).await, (vec![key("i/3")], None));
+    assert_eq!(found(b"x/2", None, 9).await, (vec![key("x/2")], None));
+
+    // Together with its group or not at all, and the last group of a call has the last word.
+    let group = |changes| EntryGroup { changes, not_after_ms: None };
+    let refused = vec![change("r/2", Expect::Absent, "2"), mark("i/4"), delete("i/3")];
+    let (_, applied) = store
+        .apply(
+            shard,
+            &[
+                group(refused),
+                group(vec![mark("i/5")]),
+                group(vec![delete("i/5"), delete("i/1")]),
+                group(vec![delete("x/2")]),
+                group(vec![mark("x/2")]),
+            ],
+        )
+        .await
+        .unwrap();
+    assert_eq!(applied[0], Applied::Conflict);
+    assert!(applied[1..].iter().all(|one| matches!(one, Applied::Done(_))), "{applied:?}");
+    assert_eq!(found(b"i/", None, 9).await.0, [key("i/2"), key("i/3")]);
+    assert_eq!(found(b"x/", None, 9).await.0, [key("x/2")]);
+
+    command(url, &["CONFIG", "SET", "maxmemory", "1"]).await.unwrap();
+    assert!(matches!(apply(&store, shard, vec![mark("i/6")]).await, Err(EntryError::Unavailable(_))));
+    done(&store, shard, vec![delete("r/2"), delete("i/2"), delete("i/3"), delete("x/2")]).await;
+    assert_eq!(asked::<u64>(url, &["EXISTS", &of("e"), &of("k"), &of("w")]).await, 0);
 }
 
 /// A fail-over or a machine that died may have lost the last changes: who holds the version of a lost one finds a conflict,

@@ -126,8 +126,7 @@ impl Jobs {
             let unchanged = Expect::Version(definition.version);
             changes.push(crate::book::change(crate::book::definition_key(run.job), unchanged, To::Same));
             if outcome.is_dead() {
-                let key = crate::book::dead_key(&run.tenant, number);
-                changes.push(crate::book::change(key, Expect::Anything, To::Deleted));
+                changes.push(crate::book::unmark(crate::book::dead_key(&run.tenant, number)));
             }
             let (_, applied) = core.apply(shard, &[group(changes)]).await?;
             if let Some(Applied::Done(_)) = applied.first() {

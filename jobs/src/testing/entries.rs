@@ -154,6 +154,10 @@ impl State {
     }
 }
 
+fn is_mark(key: &[u8]) -> bool {
+    crate::book::MARKS.iter().any(|prefix| key.starts_with(prefix))
+}
+
 #[async_trait]
 impl EntryStore for FakeEntries {
     fn shards(&self) -> u16 {
@@ -165,6 +169,10 @@ impl EntryStore for FakeEntries {
     }
 
     async fn read(&self, shard: Shard, keys: &[EntryKey]) -> Result<Vec<Option<Entry>>, EntryError> {
+        assert!(
+            !keys.iter().any(|key| is_mark(key.as_bytes())),
+            "a real store finds marks by scans alone: {keys:?}"
+        );
         let read = |state: &mut State, _| {
             let of = |key: &EntryKey| (shard.0, Bytes::copy_from_slice(key.as_bytes()));
             Ok(keys.iter().map(|key| state.entries.get(&of(key)).cloned()).collect())
@@ -174,6 +182,14 @@ impl EntryStore for FakeEntries {
 
     async fn apply(&self, shard: Shard, groups: &[EntryGroup]) -> Result<(u64, Vec<Applied>), EntryError> {
         let is_full = *self.is_full.lock();
+        let changes = groups.iter().flat_map(|group| &group.changes);
+        for change in changes.filter(|change| is_mark(change.key.as_bytes())) {
+            let is_bare = matches!(&change.to, To::Deleted | To::Put { wake_ms: None, .. });
+            assert!(
+                is_bare && change.expect == Expect::Anything,
+                "a real store keeps no more than its key: {change:?}"
+            );
+        }
         let apply = |state: &mut State, has_conflict: bool| {
             let is_to_add = |group: &EntryGroup| state.holds(shard, group) && state.adds(shard, group);
             if is_full && groups.iter().any(is_to_add) {

@@ -6,6 +6,7 @@ import { diff } from "../diff";
 import type { Form } from "../flow";
 import { t } from "../i18n";
 import { Failed, Field, Note, Select, useDoing, type Said } from "../parts";
+import { Replay, type Replayed } from "./replay";
 import type { Status } from "./trial";
 import { FIRST_WISH, WishFields, askedFor } from "./wish";
 
@@ -97,6 +98,7 @@ export function Apply(props: {
   const since = props.status?.staged?.since_ms;
   const tried = useChecked<Tried>("rules/stage/check", staging, after, version, since, JSON.stringify(asked));
   const form = checked.value?.ok ? checked.value.form : null;
+  const replayed = useChecked<Replayed>("rules/replay", form && !isSame ? { text: after } : null, after, form !== null);
   const isRight = form !== null && (props.isWanted === undefined || props.isWanted(form)) && (!isForSome || tried.value?.ok === true);
   const make = async () => {
     const remarks = { why: why.trim(), actor: actor.trim() };
@@ -114,12 +116,13 @@ export function Apply(props: {
   useEffect(() => {
     if (doing.done !== null) props.onApplied(doing.done);
   }, [doing.done]);
-  const failed = checked.error ?? tried.error;
+  const failed = checked.error ?? tried.error ?? replayed.error;
   return (
     <form onSubmit={apply}>
       {checked.value && !(isForSome && checked.value.ok) && <Problems checked={checked.value} />}
       <Head>{t("rul.changed")}</Head>
       <Diff before={before} after={after} />
+      <Replay of={replayed.value} />
       {version !== null && (
         <Select
           label={t("try.who")}

@@ -51,11 +51,14 @@ function Rules({ type }: { type: string | null }) {
   const { status, error, reload } = useStatus();
   const known = useRef<number | null>(null);
   const onSaid = (next: Said) => {
-    // Whatever ends by it has been said.
-    known.current = null;
     setSaid(next);
     shown.reload();
     reload();
+  };
+  const onEnded = (next: Said) => {
+    // That this trial ends has been said.
+    known.current = null;
+    onSaid(next);
   };
   const since = status?.staged?.since_ms ?? null;
   useEffect(() => {
@@ -96,6 +99,7 @@ function Rules({ type }: { type: string | null }) {
           processes={status.processes}
           mayChange={shown.value?.may_change ?? false}
           onSaid={onSaid}
+          onEnded={onEnded}
         />
       )}
       <div class="tabs" role="tablist" aria-label={t("rul.title")}>

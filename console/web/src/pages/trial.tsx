@@ -88,6 +88,7 @@ export function TrialCard(props: {
   processes: Process[];
   mayChange: boolean;
   onSaid: (said: Said) => void;
+  onEnded: (said: Said) => void;
 }) {
   const { trial, processes, mayChange } = props;
   const [end, setEnd] = useState<End | null>(null);
@@ -152,7 +153,7 @@ export function TrialCard(props: {
           </button>
         </div>
       )}
-      {end && <EndDialog trial={trial} end={end} onClose={() => setEnd(null)} onSaid={props.onSaid} />}
+      {end && <EndDialog trial={trial} end={end} onClose={() => setEnd(null)} onSaid={props.onSaid} onEnded={props.onEnded} />}
     </Card>
   );
 }
@@ -218,12 +219,20 @@ function Origin({ sinceMs }: { sinceMs: number }) {
   );
 }
 
-function EndDialog(props: { trial: Trial; end: End; onClose: () => void; onSaid: (said: Said) => void }) {
-  const { trial, end, onClose, onSaid } = props;
+function EndDialog(props: {
+  trial: Trial;
+  end: End;
+  onClose: () => void;
+  onSaid: (said: Said) => void;
+  onEnded: (said: Said) => void;
+}) {
+  const { trial, end, onClose, onSaid, onEnded } = props;
   const [why, setWhy] = useState("");
   const [actor, setActor] = useState("");
   const [isSure, setSure] = useState(false);
-  const doing = useDoing<{ version: number }>(t("try.lost"), onSaid);
+  // An answer that comes after this dialog was closed may say that the trial has ended, too.
+  const onLate = (said: Said) => (said.level === "good" ? onEnded : onSaid)(said);
+  const doing = useDoing<{ version: number }>(t("try.lost"), onLate);
   const done = ({ version }: { version: number }): Said => ({
     level: "good",
     text: t(end === "abort" ? "try.aborted" : "try.promoted", { n: version }),
@@ -238,7 +247,7 @@ function EndDialog(props: { trial: Trial; end: End; onClose: () => void; onSaid:
   };
   useEffect(() => {
     if (!doing.done) return;
-    onSaid(done(doing.done));
+    onEnded(done(doing.done));
     onClose();
   }, [doing.done]);
   return (

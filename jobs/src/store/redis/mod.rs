@@ -4,7 +4,7 @@
 //!
 //! | key | type | what |
 //! |---|---|---|
-//! | `{wfj:0003}:e` | hash | key → version and time to wake in 8 bytes each (2^64 - 1: never), and value |
+//! | `{wfj:0003}:e` | hash | key → version and time to wake in 8 bytes each (2^64 - 1: never), and value; but for [`marks`](RedisEntriesOptions::marks) |
 //! | `{wfj:0003}:k` | sorted set | keys in the order of their bytes, but for those that [`unlisted`](RedisEntriesOptions::unlisted) names |
 //! | `{wfj:0003}:w` | sorted set | keys by their times to wake |
 //! | `{wfj:0003}:m` | hash | the version of the last change `v`, the last number `n`, and the run of the server that gave it `r` |
@@ -16,6 +16,8 @@
 //! **Lists.** A place in the order of keys costs as much as an entry itself. Runs, states and marks of jobs are only read by
 //! their keys and woken, so that [`RedisEntriesOptions::for_jobs`] leaves them out, and a scan for them is refused. Those that
 //! were written without it keep their place until they are deleted; stores with it and without it may work side by side.
+//! The other way round, of what is listed and never read ([`marks`](RedisEntriesOptions::marks)) the place is all that is kept.
+//! A store without these marks cannot scan for them.
 //!
 //! **Time** is the server's, read inside the scripts.
 //!
@@ -75,7 +77,7 @@ use std::sync::{Arc, OnceLock};
 use tokio::time::Instant;
 use windfall_contract::due::{Durability, Shard};
 use windfall_contract::entries::{
-    Applied, Entry, EntryError, EntryGroup, EntryKey, EntryPage, EntryStore, Expect, To, Woken,
+    Applied, Entry, EntryChange, EntryError, EntryGroup, EntryKey, EntryPage, EntryStore, Expect, To, Woken,
 };
 use windfall_redis_link::slot_of;
 
@@ -185,14 +187,15 @@ fn digits(number: impl ToString) -> Bytes {
 }
 
 /// Groups as their script takes them: each key once, then the changes by letters and what these call for.
-fn apply_arguments(groups: &[EntryGroup], unlisted: &[&[u8]]) -> Vec<Bytes> {
+fn apply_arguments(groups: &[EntryGroup], unlisted: &[&[u8]], marks: &[&[u8]]) -> Vec<Bytes> {
     let changes: usize = groups.iter().map(|group| group.changes.len()).sum();
     let mut arguments = Vec::with_capacity(1 + 2 * groups.len() + 3 * changes);
     arguments.push(Bytes::new());
     let mut places: HashMap<&EntryKey, usize> = HashMap::with_capacity(changes);
     // By change: the place of its key, if a change before it names the key too.
     let mut named_before = Vec::with_capacity(changes);
-    for key in groups.iter().flat_map(|group| &group.changes).map(|change| &change.key) {
+    let keys = groups.iter().flat_map(|group| &group.changes).map(|change| &change.key);
+    for key in keys.filter(|key| !begins_so(key, marks)) {
         let next = places.len() + 1;
         match places.entry(key) {
             Named::Occupied(named) => named_before.push(Some(*named.get())),
@@ -210,12 +213,19 @@ fn apply_arguments(groups: &[EntryGroup], unlisted: &[&[u8]]) -> Vec<Bytes> {
         let letters_at = arguments.len();
         arguments.push(Bytes::new());
         let mut letters = Vec::with_capacity(2 * changes.len());
-        for (change, named_before) in changes.iter().zip(&mut named_before) {
+        for change in changes {
+            if begins_so(&change.key, marks) {
+                let is_listed = matches!(change.to, To::Put { .. });
+                letters.extend([b'-', if is_listed { b'L' } else { b'F' }]);
+                arguments.push(Bytes::copy_from_slice(change.key.as_bytes()));
+                continue;
+            }
+            let named_before = named_before.next().flatten();
             letters.push(expected_letter(change.expect, named_before.is_some()));
             letters.push(match &change.to {
                 To::Same => b'S',
                 To::Deleted => b'D',
-                To::Put { .. } if is_unlisted(&change.key, unlisted) => b'U',
+                To::Put { .. } if begins_so(&change.key, unlisted) => b'U',
                 To::Put { .. } => b'P',
             });
             arguments.extend(named_before.map(digits));
@@ -245,8 +255,29 @@ const fn expected_letter(expect: Expect, is_named_before: bool) -> u8 {
     }
 }
 
-fn is_unlisted(key: &EntryKey, unlisted: &[&[u8]]) -> bool {
-    unlisted.iter().any(|prefix| key.as_bytes().starts_with(prefix))
+fn begins_so(key: &EntryKey, prefixes: &[&[u8]]) -> bool {
+    prefixes.iter().any(|prefix| key.as_bytes().starts_with(prefix))
+}
+
+/// Of marks nothing is expected, and nothing but the key is kept.
+fn check_marks(groups: &[EntryGroup], marks: &[&[u8]]) -> Result<(), EntryError> {
+    let is_right = |change: &EntryChange| {
+        let is_bare = match &change.to {
+            To::Put { value, wake_ms } => value.is_empty() && wake_ms.is_none(),
+            To::Deleted => true,
+            To::Same => false,
+        };
+        is_bare && change.expect == Expect::Anything
+    };
+    let mut of_marks =
+        groups.iter().flat_map(|group| &group.changes).filter(|change| begins_so(&change.key, marks));
+    match of_marks.find(|change| !is_right(change)) {
+        None => Ok(()),
+        Some(wrong) => Err(EntryError::Unusable(format!(
+            "the entry {:?} is a mark, which is put without a value and a time, or deleted, whatever was there",
+            String::from_utf8_lossy(wrong.key.as_bytes())
+        ))),
+    }
 }
 
 /// The range of keys that begin with a prefix and lie behind a key, as sorted sets take it; `None` where there are none.
@@ -310,7 +341,9 @@ impl EntryStore for RedisEntries {
     async fn apply(&self, shard: Shard, groups: &[EntryGroup]) -> Result<(u64, Vec<Applied>), EntryError> {
         checks::shard(shard, self.options.shards)?;
         checks::groups(groups)?;
-        let (arguments, deadline) = (apply_arguments(groups, self.options.unlisted), self.deadline());
+        check_marks(groups, self.options.marks)?;
+        let arguments = apply_arguments(groups, self.options.unlisted, self.options.marks);
+        let deadline = self.deadline();
         let mut answer = self.call(&self.scripts.apply, shard, &arguments, Way::Once, deadline).await?;
         if is_full(&answer) {
             let full = &self.scripts.apply_when_full;
@@ -343,7 +376,8 @@ impl EntryStore for RedisEntries {
         let Some((from, to)) = range_of(prefix, after.map(EntryKey::as_bytes)) else {
             return self.connected().map(|_| EntryPage::default());
         };
-        let arguments = [from, to, digits(checks::limit(limit))];
+        let is_of_marks = self.options.marks.iter().any(|kind| prefix.starts_with(kind));
+        let arguments = [from, to, digits(checks::limit(limit)), digits(u8::from(is_of_marks))];
         let answer = self.call(&self.scripts.scan, shard, &arguments, Way::Reads, self.deadline()).await?;
         let (is_cut, entries) = entries(refused(answer)?)?;
         let next = entries.last().filter(|_| is_cut).map(|entry| entry.key.clone());
@@ -377,7 +411,7 @@ mod tests {
     fn a_key_is_sent_once_and_later_changes_say_its_place() {
         let change = |key: &'static str, expect, to| {
             let key = EntryKey::new(key.as_bytes()).unwrap();
-            windfall_contract::entries::EntryChange { key, expect, to }
+            EntryChange { key, expect, to }
         };
         let put = |wake_ms| To::Put { value: Bytes::from_static(b"value"), wake_ms };
         let first = vec![
@@ -403,7 +437,45 @@ mod tests {
         let of_second =
             [text(b"99"), text(b"-DvPaSxD"), text(b"2"), number(8), value(6), text(b"1"), text(b"3")];
         let expected: Vec<Bytes> = keys.into_iter().chain(of_first).chain(of_second).collect();
-        assert_eq!(apply_arguments(&groups, &crate::book::UNLISTED), expected);
+        assert_eq!(apply_arguments(&groups, &crate::book::UNLISTED, &[]), expected);
+    }
+
+    #[test]
+    fn the_key_of_a_mark_stands_at_its_change_and_carries_nothing() {
+        let change = |key: &'static str, expect, to| EntryChange {
+            key: EntryKey::new(key.as_bytes()).unwrap(),
+            expect,
+            to,
+        };
+        let put = |value: &'static [u8], wake_ms| To::Put { value: Bytes::from_static(value), wake_ms };
+        let group = |changes| EntryGroup { changes, not_after_ms: None };
+        let groups = [
+            group(vec![
+                change("r/1", Expect::Absent, To::Deleted),
+                change("i/1", Expect::Anything, put(b"", None)),
+                change("n/1", Expect::Absent, To::Same),
+            ]),
+            group(vec![
+                change("x/1", Expect::Anything, To::Deleted),
+                change("r/1", Expect::Absent, To::Same),
+            ]),
+        ];
+        let marks = &crate::book::MARKS;
+        let of_first = ["2", "r/1", "n/1", "", "AD-LAS", "i/1"];
+        let of_second = ["", "-FaS", "x/1", "1"];
+        let sent: Vec<_> =
+            of_first.into_iter().chain(of_second).map(|text| Bytes::from_static(text.as_bytes())).collect();
+        assert_eq!(apply_arguments(&groups, &crate::book::UNLISTED, marks), sent);
+        check_marks(&groups, marks).unwrap();
+        for wrong in [
+            change("i/1", Expect::Absent, put(b"", None)),
+            change("i/1", Expect::Anything, put(b"1", None)),
+            change("i/1", Expect::Anything, put(b"", Some(1))),
+            change("i/1", Expect::Anything, To::Same),
+            change("x/1", Expect::Version(1), To::Deleted),
+        ] {
+            assert!(matches!(check_marks(&[group(vec![wrong])], marks), Err(EntryError::Unusable(_))));
+        }
     }
 
     #[test]

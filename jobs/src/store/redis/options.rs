@@ -57,6 +57,11 @@ pub struct RedisEntriesOptions {
     /// file does not set it. Default none; for the store of jobs: [`for_jobs`](Self::for_jobs).
     #[serde(skip)]
     pub unlisted: &'static [&'static [u8]],
+    /// How the keys begin of marks, for less work: entries without a value and without a time to wake, which are put and deleted
+    /// whatever was there before, and found by scans alone. What is kept of one is its key. An options file does not set it. Default
+    /// none; for the store of jobs: [`for_jobs`](Self::for_jobs).
+    #[serde(skip)]
+    pub marks: &'static [&'static [u8]],
 }
 
 const fn default_shards() -> u16 {
@@ -81,6 +86,7 @@ impl Default for RedisEntriesOptions {
             allow_eviction: false,
             needs_disk_sync: false,
             unlisted: &[],
+            marks: &[],
         }
     }
 }
@@ -109,10 +115,11 @@ impl RedisEntriesOptions {
         Self { urls: urls.into_iter().map(Into::into).collect(), is_cluster: true, ..Self::default() }
     }
 
-    /// These options for a store that [`Jobs`](crate::Jobs) alone uses: what jobs never list is not listed.
+    /// These options for a store that [`Jobs`](crate::Jobs) alone uses: what jobs never list is not listed, and of what they only
+    /// list the key alone is kept.
     #[must_use]
     pub fn for_jobs(self) -> Self {
-        Self { unlisted: &crate::book::UNLISTED, ..self }
+        Self { unlisted: &crate::book::UNLISTED, marks: &crate::book::MARKS, ..self }
     }
 
     /// A key of a shard.

@@ -3,7 +3,8 @@
 -- the letters call for. The first letter says what is expected: - anything, A nothing there, V the version that follows in 8
 -- bytes; in lower case (x, a, v) it is about a key that was named before, and the place of that key follows first. The second
 -- letter says what the entry becomes: S the same, D deleted, P what follows: the time to wake in 8 bytes, and the value; U the
--- same of a key that no scan has to find.
+-- same of a key that no scan has to find. L and F are about a mark, whose key follows here and not among the others: it is listed,
+-- or forgotten.
 -- Answers the clock, and of each group its version, c (a conflict) or l (late); or `full` alone, where the server has no
 -- memory for it.
 local call, byte, unpacked, argv = redis.call, string.byte, struct.unpack, ARGV
@@ -34,35 +35,44 @@ end
 -- By the place of a key: what its entry becomes, or false where it is deleted. A group changes all of its own or none.
 local becomes, is_unlisted = {}, {}
 local places, values = {}, {}
+-- By the key of a mark: whether it is listed.
+local is_marked = {}
+local marks, mark_letters = {}, {}
 local answer = { text(now) }
 local at, next_place = count + 2, 1
 while at <= #argv do
   local not_after, letters = argv[at], argv[at + 1]
   at = at + 2
   local said = not_after ~= '' and tonumber(not_after) < now and 'l'
-  local made = 0
+  local made, marked = 0, 0
   for letter = 1, #letters, 2 do
     local expected, what = byte(letters, letter, letter + 1)
-    local place
-    if expected >= 97 then
-      place, at = tonumber(argv[at]), at + 1
-      expected = expected == 120 and 45 or expected - 32
-    else
-      place, next_place = next_place, next_place + 1
-    end
-    if expected == 86 then
-      if unpacked('>I8', argv[at]) ~= is[place] then said = said or 'c' end
+    if what == 76 or what == 70 then
+      marked = marked + 1
+      marks[marked], mark_letters[marked] = argv[at], what
       at = at + 1
-    elseif expected == 65 and is[place] then
-      said = said or 'c'
-    end
-    if what ~= 83 then
-      made = made + 1
-      places[made], values[made] = place, false
-      if what ~= 68 then
-        values[made] = argv[at]
+    else
+      local place
+      if expected >= 97 then
+        place, at = tonumber(argv[at]), at + 1
+        expected = expected == 120 and 45 or expected - 32
+      else
+        place, next_place = next_place, next_place + 1
+      end
+      if expected == 86 then
+        if unpacked('>I8', argv[at]) ~= is[place] then said = said or 'c' end
         at = at + 1
-        if what == 85 then is_unlisted[place] = true end
+      elseif expected == 65 and is[place] then
+        said = said or 'c'
+      end
+      if what ~= 83 then
+        made = made + 1
+        places[made], values[made] = place, false
+        if what ~= 68 then
+          values[made] = argv[at]
+          at = at + 1
+          if what == 85 then is_unlisted[place] = true end
+        end
       end
     end
   end
@@ -78,6 +88,7 @@ while at <= #argv do
       becomes[place] = value and packed .. value
       is[place] = value and version
     end
+    for one = 1, marked do is_marked[marks[one]] = mark_letters[one] == 76 end
     said = version
   end
   answer[#answer + 1] = said
@@ -88,6 +99,17 @@ if version == version_before then return answer end
 -- What is to be written.
 local gone, puts, unnamed, named, asleep, awake = {}, {}, {}, {}, {}, {}
 local adds = false
+for key, is_listed in pairs(is_marked) do
+  if is_listed then
+    adds = true
+    local n = #named
+    named[n + 1], named[n + 2] = '0', key
+  else
+    unnamed[#unnamed + 1] = key
+    -- One from before marks were kept so is an entry, too.
+    gone[#gone + 1] = key
+  end
+end
 for place = 1, count do
   local entry = becomes[place]
   if entry ~= nil then

@@ -1,0 +1,75 @@
+// What a change of the rules would have done with the traffic of the last hour, beside what the rules in force do in the same model.
+
+import { num, short, span, t } from "../i18n";
+import { Note, Table } from "../parts";
+
+/** What becomes of one bonus type. */
+interface Outcome {
+  name: string;
+  came: number;
+  came_max_per_s: number;
+  waiting_max: number;
+  waited_max_s: number;
+  waiting: number;
+  /** None: never. */
+  drained_s: number | null;
+}
+
+export interface Replayed {
+  ok: boolean;
+  from_ms: number | null;
+  to_ms: number | null;
+  /** None where the document in force is no rules. */
+  in_force: Outcome[] | null;
+  wanted: Outcome[];
+}
+
+interface Row {
+  before: Outcome | null;
+  after: Outcome;
+}
+
+const drained = (of: Outcome) =>
+  of.drained_s === null ? t("rep.never") : of.drained_s === 0 ? t("rep.gone") : t("rep.in", { span: span(of.drained_s * 1000) });
+
+/** An event more or less is what the model does not know. */
+const differs = ({ before, after }: Row) =>
+  before === null ||
+  Math.abs(before.waiting_max - after.waiting_max) > 1 ||
+  Math.abs(before.waited_max_s - after.waited_max_s) >= 1 ||
+  drained(before) !== drained(after);
+
+export function Replay({ of }: { of: Replayed | null }) {
+  if (!of?.ok) return null;
+  const rows = of.wanted.map((after) => ({ before: of.in_force?.find((one) => one.name === after.name) ?? null, after }));
+  const changed = rows.filter(differs);
+  const length = span(Math.max((of.to_ms ?? 0) - (of.from_ms ?? 0), 1000));
+  if (rows.length === 0) return <Note level="info">{t("rep.none", { span: length })}</Note>;
+  if (changed.length === 0) return <Note level="info">{t("rep.same", { span: length })}</Note>;
+  const change = (row: Row, show: (one: Outcome) => string) => {
+    const [before, after] = [row.before && show(row.before), show(row.after)];
+    return before === null || before === after ? after : `${before} → ${after}`;
+  };
+  return (
+    <section aria-label={t("rep.title", { span: length })}>
+      <p class="label">{t("rep.title", { span: length })}</p>
+      <Table
+        label={t("rep.title", { span: length })}
+        rows={changed}
+        rowKey={({ after }) => after.name}
+        columns={[
+          { head: t("lane.type"), cell: ({ after }) => after.name },
+          { head: t("rep.peak"), cell: ({ after }) => num(after.came_max_per_s, 0), isNumber: true, isMinor: true },
+          { head: t("rep.waiting"), cell: (row) => change(row, (one) => short(Math.round(one.waiting_max))), isNumber: true },
+          {
+            head: t("rep.waited"),
+            cell: (row) => change(row, (one) => (one.waited_max_s < 1 ? t("rep.not") : span(one.waited_max_s * 1000))),
+            isNumber: true,
+          },
+          { head: t("rep.drained"), cell: (row) => change(row, drained), isNumber: true },
+        ]}
+      />
+      <p class="muted">{t("rep.note")}</p>
+    </section>
+  );
+}
