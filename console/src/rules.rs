@@ -72,7 +72,7 @@ impl RulesDesk {
             Ok::<_, ReadError>(match wanted {
                 Ok(wanted) => json!({
                     "ok": true, "from_ms": from_ms, "to_ms": to_ms,
-                    "in_force": in_force.as_ref().map(outcomes), "wanted": outcomes(&wanted),
+                    "in_force": in_force.as_ref().map(outcomes), "wanted": outcomes(&wanted), "unknown": traffic.unknown,
                 }),
                 // What is wrong is the check's to say.
                 Err(_) => json!({ "ok": false }),

@@ -294,7 +294,8 @@ async fn a_change_is_replayed_for_operators_and_nothing_is_written() {
     // No document is read from others.
     for key in [&running.keys.metrics, &running.keys.front] {
         let other = Browser::signed_in(&running, key).await;
-        assert_eq!(other.post("/console/api/rules/replay", &json!({ "text": text })).await.status, 413);
+        let refused = other.post("/console/api/rules/replay", &json!({ "text": text })).await;
+        assert!(matches!(refused.status, 403 | 413), "{}", refused.status);
     }
     assert_eq!(running.rules.show().unwrap(), RULES);
 }

@@ -494,6 +494,7 @@ async fn of_marks_the_key_alone_is_kept() {
 
     command(url, &["CONFIG", "SET", "maxmemory", "1"]).await.unwrap();
     assert!(matches!(apply(&store, shard, vec![mark("i/6")]).await, Err(EntryError::Unavailable(_))));
+    done(&store, shard, vec![put("r/2", "2"), mark("i/2"), mark("x/2")]).await;
     done(&store, shard, vec![delete("r/2"), delete("i/2"), delete("i/3"), delete("x/2")]).await;
     assert_eq!(asked::<u64>(url, &["EXISTS", &of("e"), &of("k"), &of("w")]).await, 0);
 }

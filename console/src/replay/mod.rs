@@ -1,8 +1,9 @@
 //! What rules would have done with the traffic of the last hour: who would have waited, and how long.
 //!
-//! Rewards are taken as a fluid, second by second: of what has come by then, each type passes by its token bucket and its fuse, the
-//! types in the order of their priorities by the bucket of all. The ledger and the payers are taken to keep up, and budgets to
-//! suffice. The rules in force are replayed, too, so that two runs of the same model are compared, and not a model with the world.
+//! The model treats rewards as a fluid, sample by sample. The token bucket and the fuse of a type limit how much of it passes; the
+//! global bucket then limits all types, in the order of their priorities. The model assumes that the ledger and the payers keep
+//! up, and that budgets suffice. The rules in force are replayed, too, so that two runs of the same model are compared, and not
+//! the model with what happened.
 
 mod traffic;
 
@@ -13,6 +14,8 @@ use windfall_contract::rules::{Fuse, Limit, Limits};
 
 /// The traffic behind a forecast: that of the last so many seconds.
 const RECENT_S: f64 = 300.0;
+/// The shortest time of which a peak is told.
+const PEAK_S: f64 = 10.0;
 
 /// What becomes of one type.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -20,7 +23,7 @@ pub(crate) struct Outcome {
     pub(crate) name: String,
     /// Events that came.
     came: f64,
-    /// Events per second in the second of the most.
+    /// Events per second in the ten seconds in which the most came.
     came_max_per_s: f64,
     /// Events that waited at once, at most.
     waiting_max: f64,
@@ -153,14 +156,11 @@ impl<'t> Lane<'t> {
     }
 
     fn outcome(&self, at_s: &[f64], gains_per_s: f64) -> Outcome {
-        let steps = self.came.windows(2).zip(at_s.windows(2));
-        let rates =
-            steps.filter(|(_, at)| at[1] > at[0]).map(|(came, at)| (came[1] - came[0]) / (at[1] - at[0]));
         let waiting = self.waiting();
         Outcome {
             name: self.name.to_owned(),
             came: self.came.last().copied().unwrap_or_default(),
-            came_max_per_s: rates.fold(0.0, f64::max),
+            came_max_per_s: peak_per_s(self.came, at_s),
             waiting_max: self.waiting_max,
             waited_max_s: self.waited_max_s,
             waiting: if waiting < 1.0 { 0.0 } else { waiting },
@@ -171,6 +171,22 @@ impl<'t> Lane<'t> {
             },
         }
     }
+}
+
+/// What came per second where the most came. Lags are asked for every few seconds, so that a second alone says little.
+fn peak_per_s(came: &[f64], at_s: &[f64]) -> f64 {
+    let mut from = 0;
+    let mut peak = 0.0_f64;
+    for at in 0..came.len().min(at_s.len()) {
+        while from + 1 < at && at_s[at] - at_s[from + 1] >= PEAK_S {
+            from += 1;
+        }
+        let passed_s = at_s[at] - at_s[from];
+        if passed_s >= PEAK_S {
+            peak = peak.max((came[at] - came[from]) / passed_s);
+        }
+    }
+    peak
 }
 
 /// What came per second in the last minutes.
@@ -206,7 +222,7 @@ mod tests {
             };
             ((*name).to_owned(), (0..3_601).map(add).collect())
         });
-        Traffic { at_s: (0..3_601_u16).map(f64::from).collect(), came: came.collect() }
+        Traffic { at_s: (0..3_601_u16).map(f64::from).collect(), came: came.collect(), ..Traffic::default() }
     }
 
     fn limits(global: u64, types: &[(&str, u64, Fuse, u8)]) -> Limits {
@@ -287,7 +303,7 @@ mod tests {
                 })
                 .collect();
             let at_s = (0..600_u16).map(f64::from).collect();
-            let traffic = Traffic { at_s, came: [("cash".to_owned(), came)].into() };
+            let traffic = Traffic { at_s, came: [("cash".to_owned(), came)].into(), ..Traffic::default() };
             let mut before: Option<Outcome> = None;
             for rate in [10, 50, 200, 1_000, 10_000] {
                 let [one] = &replay(&traffic, &limits(100_000, &[("cash", rate, OPEN, 0)]))[..] else {

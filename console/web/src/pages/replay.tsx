@@ -22,6 +22,8 @@ export interface Replayed {
   /** None where the document in force is no rules. */
   in_force: Outcome[] | null;
   wanted: Outcome[];
+  /** By topic, records that wait and of which nobody knows the types. */
+  unknown: Record<string, number>;
 }
 
 interface Row {
@@ -44,8 +46,17 @@ export function Replay({ of }: { of: Replayed | null }) {
   const rows = of.wanted.map((after) => ({ before: of.in_force?.find((one) => one.name === after.name) ?? null, after }));
   const changed = rows.filter(differs);
   const length = span(Math.max((of.to_ms ?? 0) - (of.from_ms ?? 0), 1000));
-  if (rows.length === 0) return <Note level="info">{t("rep.none", { span: length })}</Note>;
-  if (changed.length === 0) return <Note level="info">{t("rep.same", { span: length })}</Note>;
+  const topics = Object.entries(of.unknown ?? {}).map(([topic, records]) => `${topic} (${num(Math.round(records))})`);
+  const unknown = topics.length > 0 && <Note level="warn">{t("rep.unknown", { topics: topics.join(", ") })}</Note>;
+  if (changed.length === 0) {
+    return (
+      <>
+        {unknown}
+        <Note level="info">{t(rows.length === 0 ? "rep.none" : "rep.same", { span: length })}</Note>
+        <p class="muted">{t("rep.note")}</p>
+      </>
+    );
+  }
   const change = (row: Row, show: (one: Outcome) => string) => {
     const [before, after] = [row.before && show(row.before), show(row.after)];
     return before === null || before === after ? after : `${before} → ${after}`;
@@ -53,6 +64,7 @@ export function Replay({ of }: { of: Replayed | null }) {
   return (
     <section aria-label={t("rep.title", { span: length })}>
       <p class="label">{t("rep.title", { span: length })}</p>
+      {unknown}
       <Table
         label={t("rep.title", { span: length })}
         rows={changed}

@@ -101,7 +101,8 @@ local gone, puts, unnamed, named, asleep, awake = {}, {}, {}, {}, {}, {}
 local adds = false
 for key, is_listed in pairs(is_marked) do
   if is_listed then
-    adds = true
+    -- One that is there already is no new entry for a server that is full.
+    if FULL and #call('ZRANGEBYLEX', NAMES, '[' .. key, '[' .. key) == 0 then adds = true end
     local n = #named
     named[n + 1], named[n + 2] = '0', key
   else
