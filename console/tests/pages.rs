@@ -291,12 +291,12 @@ async fn a_change_is_replayed_for_operators_and_nothing_is_written() {
     let wrong = operator.post("/console/api/rules/replay", &json!({ "text": "version = " })).await;
     assert_eq!((wrong.status, wrong.json()), (200, json!({ "ok": false })));
     assert_eq!(operator.get("/console/api/rules/replay").await.status, 405);
-    // No document is read from others.
-    for key in [&running.keys.metrics, &running.keys.front] {
-        let other = Browser::signed_in(&running, key).await;
-        let refused = other.post("/console/api/rules/replay", &json!({ "text": text })).await;
-        assert!(matches!(refused.status, 403 | 413), "{}", refused.status);
-    }
+    // Who may not change the rules may ask all the same, but not who has no business with them.
+    let metrics = Browser::signed_in(&running, &running.keys.metrics).await;
+    assert_eq!(metrics.post("/console/api/rules/replay", &json!({ "text": text })).await.status, 200);
+    let front = Browser::signed_in(&running, &running.keys.front).await;
+    let refused = front.post("/console/api/rules/replay", &json!({ "text": text })).await;
+    assert!(matches!(refused.status, 403 | 413), "{}", refused.status);
     assert_eq!(running.rules.show().unwrap(), RULES);
 }
 
