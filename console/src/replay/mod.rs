@@ -56,8 +56,9 @@ struct Bucket {
 }
 
 impl Bucket {
+    /// A rate of 0 admits nothing, not even a burst.
     fn new(limit: Limit) -> Self {
-        Self { tokens: f64::from(limit.burst), limit }
+        Self { tokens: if limit.rate_per_s == 0 { 0.0 } else { f64::from(limit.burst) }, limit }
     }
 
     /// What may pass within this time.
@@ -277,11 +278,15 @@ mod tests {
     #[test]
     fn a_fuse_and_rules_that_do_not_name_a_type_let_nothing_through() {
         let traffic = hour(&[("badge", |_| 10.0), ("cash", |_| 10.0), ("coupon", |_| 10.0)]);
-        let found = replay(
-            &traffic,
-            &limits(1_000, &[("badge", 100, Fuse::Divert, 1), ("cash", 100, Fuse::Pause, 0)]),
-        );
-        for one in found {
+        let shut = limits(1_000, &[("badge", 100, Fuse::Divert, 1), ("cash", 100, Fuse::Pause, 0)]);
+        let mut without_rate = limits(1_000, &[("badge", 0, OPEN, 1), ("cash", 0, OPEN, 0)]);
+        for own in without_rate.types.values_mut() {
+            own.limit.burst = 1_000_000;
+        }
+        let mut without_global = limits(0, &[("badge", 100, OPEN, 1), ("cash", 100, OPEN, 0)]);
+        without_global.global.burst = 1_000_000;
+        let all = [&shut, &without_rate, &without_global].map(|limits| replay(&traffic, limits));
+        for one in all.iter().flatten() {
             assert_eq!((one.waiting, one.waited_max_s, one.drained_s), (36_000.0, 3_599.0, None), "{one:?}");
         }
     }
