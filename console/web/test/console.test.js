@@ -215,7 +215,7 @@ test("a limit is changed in the form, and its text keeps everything else", async
   // With a limit of nothing, what came would still wait.
   await dialog.getByLabel("Rate, events per second").fill("0");
   const replayed = dialog.getByRole("region", { name: /^With the traffic of the last/ });
-  await replayed.getByText("already gone → never").waitFor();
+  await replayed.getByText("gone → never").waitFor();
   await shot(page, "rules-replayed");
   await audit(page, "the dialog of a change that is replayed");
   await dialog.getByLabel("Rate, events per second").fill("1234");
