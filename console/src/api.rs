@@ -121,7 +121,7 @@ impl Inner {
             "/version" => rules.version(number(request, "version")?).await?,
             "/status" => rules.status().await?,
             "/check" => rules.check(body::<Check>(request)?.text).await?,
-            "/replay" => rules.replay(body::<Check>(request)?.text, self.flow.recorded(&METRICS)).await?,
+            "/replay" => rules.replay(body::<Check>(request)?.text, || self.flow.recorded(&METRICS)).await?,
             "/stage/check" => rules.check_wish(body(request)?).await?,
             "/set" => {
                 let Set { text, why, actor } = body(request)?;

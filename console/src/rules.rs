@@ -61,9 +61,16 @@ impl RulesDesk {
         self.blocking(move |own| own.parse(&text)).await
     }
 
-    /// What the rules in force and what a document would have done with the last hour's traffic, by type.
-    pub(crate) async fn replay(&self, text: String, recorded: Recorded) -> Result<Value, Refused> {
-        let replayed = self.blocking(move |own| {
+    /// What the rules in force and what a document would have done with the last hour's traffic, by type. The traffic is copied
+    /// when it is this call's turn, so that calls that wait hold no copies.
+    pub(crate) async fn replay(
+        &self,
+        text: String,
+        recorded: impl FnOnce() -> Recorded + Send,
+    ) -> Result<Value, Refused> {
+        let turn = self.turn().await?;
+        let recorded = recorded();
+        let replayed = self.on_a_thread(turn, move |own| {
             let wanted = own.rules_of(&text);
             let in_force = parse_rules(&own.store.show()?, None).ok();
             let traffic = Traffic::of(&recorded);
@@ -203,8 +210,12 @@ impl RulesDesk {
         &self,
         work: impl FnOnce(&Self) -> T + Send + 'static,
     ) -> Result<T, Refused> {
-        let turn = Arc::clone(&self.at_work).acquire_owned().await.map_err(|_| closed())?;
+        let turn = self.turn().await?;
         self.on_a_thread(turn, work).await
+    }
+
+    async fn turn(&self) -> Result<OwnedSemaphorePermit, Refused> {
+        Arc::clone(&self.at_work).acquire_owned().await.map_err(|_| closed())
     }
 
     async fn on_a_thread<T: Send + 'static>(

@@ -67,11 +67,11 @@ impl Bucket {
         self.tokens
     }
 
-    /// What is left of it is kept up to the burst.
     fn take(&mut self, taken: f64) {
         self.tokens = (self.tokens - taken).max(0.0);
     }
 
+    /// What was not taken is kept up to the burst.
     fn spill(&mut self) {
         self.tokens = self.tokens.min(f64::from(self.limit.burst));
     }

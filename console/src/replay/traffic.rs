@@ -21,8 +21,7 @@ pub(crate) const METRICS: [&str; 5] = [LAG, RECORDS, EVENTS, LANE, FINISHED];
 
 /// What was requeued within this time is taken to wait in the broker.
 const CYCLE_S: f64 = 60.0;
-/// Two values of a gauge that lie no further apart are points of a line: lags are asked for every few seconds, and shown in between as
-/// they were.
+/// A gauge that changes twice within this time is taken to have moved along a line, because lags are asked for every few seconds only.
 const POLLED_S: f64 = 12.0;
 
 /// What came, by type.
