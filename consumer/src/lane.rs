@@ -145,11 +145,24 @@ impl Lane {
 
     /// Whether events of the type would be granted now, as far as the type is concerned.
     pub fn can_flow(&self, now_ns: u64) -> bool {
-        self.rule.is_some()
-            && self.fuse() == Fuse::Closed
-            && self.bound_events > 0
-            && !self.health.is_suspect()
-            && !self.health.is_silent(now_ns)
+        self.is_let_through() && !self.health.is_suspect() && !self.health.is_silent(now_ns)
+    }
+
+    /// Whether events of the type could be granted now, as far as anybody knows. A type whose last call has decided nothing, and
+    /// of which no event waits here, is found out about by the next event that is fetched, and by nothing else.
+    pub fn may_flow(&self, now_ns: u64) -> bool {
+        let is_unknown = self.is_idle() && now_ns >= self.ask_at_ns;
+        self.is_let_through() && (!self.health.is_suspect() || is_unknown) && !self.health.is_silent(now_ns)
+    }
+
+    /// Whether neither an operator nor a limit of 0 holds the type.
+    fn is_let_through(&self) -> bool {
+        self.rule.is_some() && self.fuse() == Fuse::Closed && self.bound_events > 0
+    }
+
+    /// Whether calls go on that show how the reward service does.
+    pub fn is_asking(&self) -> bool {
+        self.granting > 0 || self.is_let_through() && self.waiting_events() > 0
     }
 
     /// Whether it has nothing to do.

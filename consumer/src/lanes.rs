@@ -159,15 +159,22 @@ impl Lanes {
         self.service.is_up(now_ns) && self.all[at].can_flow(now_ns)
     }
 
+    /// Whether a type could flow now, as far as anybody knows: what decides about fetching and making room, since doubts that
+    /// only an answer can end would else last for as long as nothing is asked. Where no lane asks, nobody doubts the service.
+    fn may_flow(&self, at: usize, now_ns: u64) -> bool {
+        let is_doubted = || !self.service.is_up(now_ns) && self.all.iter().any(Lane::is_asking);
+        self.all[at].may_flow(now_ns) && !is_doubted()
+    }
+
     /// Whether any type could flow now.
     pub fn can_any_flow(&self, now_ns: u64) -> bool {
-        (0..self.all.len()).any(|at| self.can_flow(at, now_ns))
+        (0..self.all.len()).any(|at| self.may_flow(at, now_ns))
     }
 
     /// Whether a type other than this one could, of which events may come with the topic.
     pub fn could_another_flow(&self, at: usize, now_ns: u64) -> bool {
         (0..self.all.len())
-            .any(|other| other != at && self.all[other].may_come && self.can_flow(other, now_ns))
+            .any(|other| other != at && self.all[other].may_come && self.may_flow(other, now_ns))
     }
 
     /// Whether a type other than this one has been granted since `since_ns` and still is, without a break since
@@ -185,7 +192,7 @@ impl Lanes {
     /// Whether a type other than this one could flow and has nothing to do, so that it may wait for the fetch.
     pub fn does_another_starve(&self, at: usize, now_ns: u64) -> bool {
         let starves = |(other, lane): (usize, &Lane)| {
-            other != at && lane.may_come && lane.is_idle() && self.can_flow(other, now_ns)
+            other != at && lane.may_come && lane.is_idle() && self.may_flow(other, now_ns)
         };
         self.all.iter().enumerate().any(starves)
     }

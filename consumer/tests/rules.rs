@@ -257,6 +257,39 @@ async fn a_paused_type_that_fills_its_lane_lets_others_through() {
     scene.world.settle(60 * SECOND).await;
 }
 
+/// The lane of a type whose only call has failed is empty, since the event was requeued: only its copy, which lies behind what is
+/// held, can show that the downstream is there. It was not fetched before somebody let the held type go.
+async fn a_type_whose_only_call_failed_is_fetched_again_behind_one_that(holds: impl Fn(&Scene)) {
+    let scene = scene(1, rules(&["cash", "coin"]));
+    holds(&scene);
+    *scene.world.troubles.lock() = Troubles { retry: 100, ..Troubles::default() };
+    scene.world.append(0, record_of("coin", "b", 1));
+    for n in 0..600 {
+        scene.world.append(0, record_of("cash", &format!("a{n}"), 10));
+    }
+    scene.wait(Duration::from_millis(100)).await;
+    assert_eq!(scene.consumer.stats().requeued(Cause::Failed), 1);
+    *scene.world.troubles.lock() = Troubles::default();
+    scene.wait(15 * SECOND).await;
+    assert_eq!(
+        (scene.granted("cash"), scene.granted("coin")),
+        (0, 2),
+        "asked for once more, and granted then"
+    );
+    assert_eq!(scene.world.state.lock().credited.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_type_whose_only_call_failed_is_fetched_again_behind_a_paused_one() {
+    a_type_whose_only_call_failed_is_fetched_again_behind_one_that(|scene| scene.fuse("cash", Fuse::Pause))
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_type_whose_only_call_failed_is_fetched_again_behind_one_that_may_not_pass() {
+    a_type_whose_only_call_failed_is_fetched_again_behind_one_that(|scene| scene.limit("cash", 0, 0)).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_diverted_type_is_requeued_at_once_and_comes_back() {
     let scene = scene(1, rules(&["cash"]));

@@ -165,14 +165,24 @@ impl Ledger {
         })
     }
 
-    /// Notes the version of the rules that a process runs, unless a newer one was noted before; returns the newest.
+    /// Notes the version of the rules that a process runs, whose budgets are those of `since`, a version before it that has
+    /// set its budgets; returns the newest version that is noted. Where this is another one than `version`, nothing was noted:
+    /// a newer one was before, or one in between, whose budgets may be others and are set in place of those of `since`. Then
+    /// [`Ledger::apply_budgets`] is needed.
     ///
     /// # Errors
     /// [`LedgerError`]: note it again.
-    pub fn note_rules_version(&mut self, version: u64) -> Result<u64, LedgerError> {
-        self.transact(|tx| match tx.rules_version()? {
-            newest if newest >= version => Ok(newest),
-            _ => tx.raise_rules_version(version),
+    pub fn note_rules_version(&mut self, since: u64, version: u64) -> Result<u64, LedgerError> {
+        self.transact(|tx| {
+            let newest = tx.rules_version()?;
+            if newest >= version {
+                return Ok(newest);
+            }
+            // Locked from here on: nobody sets the budgets of a version in between while this one is noted.
+            match tx.raise_rules_version(0)? {
+                newest if newest > since => Ok(newest),
+                _ => tx.raise_rules_version(version),
+            }
         })
     }
 

@@ -102,12 +102,13 @@ impl RewardHandle {
     }
 
     /// Notes the version of the rules that this process runs in the ledger, so that no process grants by older ones. Its
-    /// budgets are the ones that are set. Answers the newest version that was noted.
+    /// budgets are those of the version `since`, which are set. Answers the newest version that was noted. Where this is a
+    /// version between both, its budgets are set by now: [`RewardHandle::apply_rules`] is needed.
     ///
     /// # Errors
     /// [`CallError`]: note it again.
-    pub async fn note_rules_version(&self, version: u64) -> Result<u64, CallError> {
-        let newest = self.call(move |ledger| ledger.note_rules_version(version)).await?;
+    pub async fn note_rules_version(&self, since: u64, version: u64) -> Result<u64, CallError> {
+        let newest = self.call(move |ledger| ledger.note_rules_version(since, version)).await?;
         if newest == version {
             self.inner.fence.applied(version);
         } else {

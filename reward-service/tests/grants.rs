@@ -225,7 +225,7 @@ async fn a_process_with_older_rules_than_the_ledger_has_seen_grants_nothing_unti
     let fake = Arc::new(FakeDownstream::open(book, FakeOptions::default(), Clock::system()).unwrap());
     let rewards = start_with(folder.path(), support::badge_options(), vec![Arc::clone(&fake) as _]);
     // Another process has run version 5.
-    rewards.call(|ledger| ledger.note_rules_version(5)).await.unwrap();
+    rewards.call(|ledger| ledger.note_rules_version(0, 5)).await.unwrap();
     let version = Arc::new(AtomicU64::new(3));
     let own = Arc::clone(&version);
     rewards.follow_rules(Box::new(move || RulesInForce {
@@ -252,14 +252,14 @@ async fn a_process_with_older_rules_than_the_ledger_has_seen_grants_nothing_unti
     assert_eq!(rewards.apply_budgets(3, &[budget(1, 1)]).await.unwrap(), stale);
     // It takes over the newer rules.
     version.store(5, Ordering::SeqCst);
-    assert_eq!(rewards.note_rules_version(5).await.unwrap(), 5);
+    assert_eq!(rewards.note_rules_version(3, 5).await.unwrap(), 5);
     assert_eq!(rewards.behind_rules(), None);
     assert!(rewards.grant_batch("cash", &cash).await.iter().all(|reply| *reply == GrantReply::Credited));
     assert_eq!(rewards.grant_batch("badge", &badge).await, [GrantReply::Credited]);
     // It notes newer ones for the others; what it does not know of is never lowered by it.
     version.store(7, Ordering::SeqCst);
-    assert_eq!(rewards.note_rules_version(7).await.unwrap(), 7);
-    assert_eq!(rewards.note_rules_version(6).await.unwrap(), 7);
+    assert_eq!(rewards.note_rules_version(5, 7).await.unwrap(), 7);
+    assert_eq!(rewards.note_rules_version(5, 6).await.unwrap(), 7);
     assert!(rewards.grant_batch("cash", &cash).await.iter().all(GrantReply::is_credited));
     assert_eq!(rewards.call(|ledger| ledger.transact(|tx| tx.rules_version())).await.unwrap(), 7);
     version.store(6, Ordering::SeqCst);
@@ -334,7 +334,7 @@ async fn caps_are_kept_and_changed_while_grants_run() {
         rewards
             .call(move |ledger| ledger.apply_budgets(version, &[set("cash", cash), set("badge", badge)]))
             .await?;
-        rewards.note_rules_version(version).await
+        rewards.note_rules_version(version, version).await
     };
     caps(1, 25, 1).await.unwrap();
     let over_order = GrantReply::Rejected(Rejection::OverOrderCap);
@@ -361,7 +361,7 @@ async fn caps_are_kept_and_changed_while_grants_run() {
     assert_eq!(fake.payments(), 2);
     // A cap that is lowered takes nothing back: a repeat is what it was.
     *rules.lock() = RulesInForce { version: 3, order_caps: [("cash".into(), 1)].into() };
-    rewards.note_rules_version(3).await.unwrap();
+    rewards.note_rules_version(2, 3).await.unwrap();
     assert!(rewards.grant_batch("cash", &cash).await.iter().all(|one| *one == GrantReply::AlreadyCredited));
     rewards.close();
     assert_clean(folder.path());

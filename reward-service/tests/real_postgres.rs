@@ -127,11 +127,11 @@ async fn a_process_with_older_rules_grants_nothing_once_another_runs_newer_ones(
             ..RulesInForce::default()
         }));
     }
-    assert_eq!(services[0].note_rules_version(1).await.unwrap(), 1);
+    assert_eq!(services[0].note_rules_version(0, 1).await.unwrap(), 1);
     let grant =
         async |at: usize, name: &str| services[at].grant_batch("cash", &[cash(name, 1, 3)]).await.remove(0);
     assert_eq!(grant(0, "a").await, GrantReply::Credited);
-    assert_eq!(services[1].note_rules_version(2).await.unwrap(), 2);
+    assert_eq!(services[1].note_rules_version(1, 2).await.unwrap(), 2);
     assert_eq!(grant(1, "b").await, GrantReply::Credited);
     for _ in 0..8 {
         // Whichever of its writers has it.
@@ -140,7 +140,7 @@ async fn a_process_with_older_rules_grants_nothing_once_another_runs_newer_ones(
     }
     assert_eq!(grant(1, "d").await, GrantReply::Credited);
     versions[0].store(2, Ordering::SeqCst);
-    assert_eq!(services[0].note_rules_version(2).await.unwrap(), 2);
+    assert_eq!(services[0].note_rules_version(1, 2).await.unwrap(), 2);
     assert_eq!(grant(0, "c").await, GrantReply::Credited);
     services.iter().for_each(RewardHandle::close);
     let reader = LedgerReader::connect(&url, &options).unwrap();

@@ -91,23 +91,32 @@ pub fn follow(
     tasks.spawn("budgets", move || keep_set(rules.clone(), rewards.clone(), gate.clone(), Arc::clone(&part)))
 }
 
+/// Notes rules whose budgets are those of the version `since`. Another process may have set those of a version in between, which this
+/// one never saw: then they are set. Answers whether they are.
+async fn note(rewards: &RewardHandle, since: u64, rules: &Rules) -> Result<bool, CallError> {
+    match rewards.note_rules_version(since, rules.version).await? {
+        newest if newest < rules.version => set(rewards, rules).await,
+        newest => Ok(newest == rules.version),
+    }
+}
+
 async fn keep_set(rules: LiveRules, rewards: RewardHandle, gate: BudgetsGate, part: Arc<Part>) {
     let mut changes = rules.subscribe();
-    // Once at the beginning: the rules may have changed since the start set them.
+    // Once at the beginning: the rules may have changed since the start set them. Then the budgets that this process has set, or found
+    // set, and by which version.
     let mut applied = None;
     loop {
         let now = Arc::clone(&changes.borrow_and_update());
         let wanted = (now.budgets.clone(), now.total_caps());
-        let done = if applied.as_ref() == Some(&wanted) {
-            rewards.note_rules_version(now.version).await.map(|newest| newest == now.version)
-        } else {
-            set(&rewards, &now).await
+        let done = match &applied {
+            Some((same, since)) if *same == wanted => note(&rewards, *since, &now).await,
+            _ => set(&rewards, &now).await,
         };
         match done {
             // Budgets that were not set because newer rules had set theirs are set by the next version, even if they
             // are the same.
             Ok(is_set) => {
-                applied = is_set.then_some(wanted);
+                applied = is_set.then_some((wanted, now.version));
                 gate.open();
                 part.is_there();
                 if !is_set {
@@ -140,7 +149,7 @@ mod tests {
     use bytes::Bytes;
     use windfall_contract::Clock;
     use windfall_contract::rewards::{GrantReply, RetryReason, Rewards};
-    use windfall_ledger::{ArchiveFilter, Unbudgeted};
+    use windfall_ledger::{ArchiveFilter, BudgetSet, Unbudgeted};
     use windfall_proto::event::EventRef;
     use windfall_reward_service::{RewardOptions, RewardService, RulesInForce};
 
@@ -221,10 +230,30 @@ mod tests {
         tokio::task::spawn_blocking(move || rewards.close()).await.unwrap();
     }
 
+    /// An operator's typo, which another process has carried out before it died, and its roll-back, which this process sees alone.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn budgets_of_a_version_in_between_do_not_survive_its_roll_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = windfall_config::parse_rules(&text(5, &["a0"]), None).unwrap();
+        let (rules, applier) = LiveRules::adjustable(first, None);
+        let (rewards, following) = start(folder.path(), &rules).await;
+        assert_eq!(until_decided(&rewards, event("a0", "order-0")).await, GrantReply::Credited);
+        let typo =
+            BudgetSet { activity: "a0", scene: "rain", bonus_type: "cash", total: 1_000_000, shards: 1 };
+        rewards.call(move |ledger| ledger.apply_budgets(6, &[typo])).await.unwrap();
+        applier.apply(text(7, &["a0"]).as_bytes(), 1).unwrap();
+        assert_eq!(until_decided(&rewards, event("a0", "order-1")).await, GrantReply::Credited);
+        let budgets = rewards.read(|reader| reader.budgets()).await.unwrap();
+        let of_a0 = budgets.iter().find(|one| one.activity == "a0").unwrap();
+        assert_eq!(of_a0.total, Some(1_000));
+        drop(following);
+        tokio::task::spawn_blocking(move || rewards.close()).await.unwrap();
+    }
+
     #[tokio::test(flavor = "multi_thread")]
     async fn older_rules_set_their_budgets_once_an_operator_has_accepted_them() {
         let folder = tempfile::tempdir().unwrap();
-        LedgerAt::File.open(folder.path(), Unbudgeted::Refuse).unwrap().note_rules_version(5).unwrap();
+        LedgerAt::File.open(folder.path(), Unbudgeted::Refuse).unwrap().note_rules_version(0, 5).unwrap();
         let rules = LiveRules::fixed(windfall_config::parse_rules(&text(3, &["a0"]), None).unwrap());
         let (rewards, following) = start(folder.path(), &rules).await;
         let until = std::time::Instant::now() + Duration::from_secs(30);

@@ -42,7 +42,8 @@ pub fn measure(name: &'static str) -> Result<Row> {
     Ok(Row::new(name, median(grpc_s), Unit::PerSecond, Some(median(bare_s))))
 }
 
-async fn grant(client: &RewardsClient, round: u64) -> Result<Duration> {
+/// The calls of each caller in a round: their events.
+pub fn calls(round: u64) -> Vec<Vec<Vec<BonusEvent>>> {
     let event = |(trade_no, user_id, amount): (String, i64, i64)| BonusEvent {
         trade_no,
         user: Some(User { user_id, ..User::default() }),
@@ -55,7 +56,11 @@ async fn grant(client: &RewardsClient, round: u64) -> Result<Duration> {
         let of_batch = |orders: Vec<_>| orders.into_iter().map(event).collect();
         batches(round, writer, BATCH).into_iter().map(of_batch).collect()
     };
-    let all: Vec<Vec<Vec<BonusEvent>>> = (0..WRITERS).map(of_writer).collect();
+    (0..WRITERS).map(of_writer).collect()
+}
+
+async fn grant(client: &RewardsClient, round: u64) -> Result<Duration> {
+    let all = calls(round);
     let started = Instant::now();
     let callers: Vec<_> = all
         .into_iter()

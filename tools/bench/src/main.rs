@@ -6,6 +6,7 @@
 mod consume_embedded;
 mod demo_calm;
 mod grpc_grant;
+mod grpc_grant_async;
 mod jobs;
 mod kafka_consume;
 mod kafka_send;
@@ -35,7 +36,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// One line of the table, and how it comes to its value.
 type Measure = fn(&'static str) -> Result<Row>;
 
-const ROWS: [(&str, Measure); 36] = [
+const ROWS: [(&str, Measure); 37] = [
     ("send.call", send_call::measure),
     ("mint.hmac", mint::hmac),
     ("mint.ed25519", mint::ed25519),
@@ -53,6 +54,7 @@ const ROWS: [(&str, Measure); 36] = [
     ("postgres.grant", postgres_grant::measure),
     ("token.verify", token_verify::measure),
     ("grpc.grant", grpc_grant::measure),
+    ("grpc.grant_async", grpc_grant_async::measure),
     ("scheduler.add", scheduler::add::measure),
     ("scheduler.bytes_per_task", scheduler::bytes_per_task::measure),
     ("scheduler.fire", scheduler::fire::measure),
@@ -78,7 +80,7 @@ const ROWS: [(&str, Measure); 36] = [
 const BY_NAME: [&str; 1] = ["outage.send"];
 
 /// Rows that have a name together.
-const GROUPS: [(&str, &[&str]); 1] = [("services", &["token.verify", "grpc.grant"])];
+const GROUPS: [(&str, &[&str]); 1] = [("services", &["token.verify", "grpc.grant", "grpc.grant_async"])];
 
 /// Measures Windfall; prints one table. What each row means stands in docs/benchmarks.md.
 #[derive(Debug, Parser)]
@@ -94,6 +96,10 @@ struct Args {
     /// Tasks of the row scheduler.far [default: 10000000]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1_000..=1_000_000_000))]
     far_tasks: Option<u64>,
+    /// Orders of each of three writers in a round of postgres.grant, grpc.grant and grpc.grant_async, whole thousands
+    /// [default: 30000]
+    #[arg(long, value_name = "N", value_parser = thousands)]
+    orders: Option<u64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -114,6 +120,15 @@ fn known(word: &str) -> Result<String, String> {
     Err(format!("there are these: {}", ROWS.map(|(row, _)| row).join(" ")))
 }
 
+/// Whole batches of each row.
+fn thousands(word: &str) -> Result<u64, String> {
+    let orders: u64 = word.parse().map_err(|_| "a number from 1000 to 10000000".to_owned())?;
+    match orders % 1_000 {
+        0 if (1_000..=10_000_000).contains(&orders) => Ok(orders),
+        _ => Err("whole thousands from 1000 to 10000000".into()),
+    }
+}
+
 fn main() -> Result<()> {
     let args = Args::parse();
     let wanted = |row: &str| match args.names.as_slice() {
@@ -122,6 +137,9 @@ fn main() -> Result<()> {
     };
     if let Some(tasks) = args.far_tasks {
         scheduler::far::TASKS.get_or_init(|| tasks);
+    }
+    if let Some(orders) = args.orders {
+        postgres_grant::ORDERS.get_or_init(|| orders);
     }
     let mut table = Table { rows: Vec::new() };
     for (name, measure) in ROWS.into_iter().filter(|(name, _)| wanted(name)) {

@@ -5,6 +5,7 @@ use crate::measure::{Row, Unit, median, per};
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use std::collections::BTreeMap;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use tokio_postgres::{Client, NoTls};
@@ -15,8 +16,10 @@ use windfall_proto::event::EventRef;
 use windfall_reward_service::{RewardHandle, RewardOptions, RewardService};
 use windfall_servers::Private;
 
-/// Orders of a writer in a round.
-const ORDERS_A_WRITER: u64 = 30_000;
+/// Orders of a writer in a round, where the command line says nothing else.
+pub const ORDERS_PER_WRITER: u64 = 30_000;
+/// What the command line says.
+pub static ORDERS: OnceLock<u64> = OnceLock::new();
 /// Connections of either side, each with batches of its own.
 pub const WRITERS: u64 = 3;
 pub const ROUNDS: u64 = 5;
@@ -46,12 +49,17 @@ pub fn measure(name: &'static str) -> Result<Row> {
     Ok(Row::new(name, median(grant_s), Unit::PerSecond, Some(median(bare_s))))
 }
 
+/// Orders of a writer in a round.
+pub fn orders_per_writer() -> u64 {
+    ORDERS.get().copied().unwrap_or(ORDERS_PER_WRITER)
+}
+
 /// Every order is there, and nothing does not fit.
 pub fn check(url: &str, schemas: &[&PostgresOptions]) -> Result<()> {
     for options in schemas {
         let found = Ledger::connect(url, options)?.reconcile()?;
         ensure!(found.is_clean(), "{}: {found:?}", options.schema);
-        ensure!(found.orders == (ROUNDS + 1) * WRITERS * ORDERS_A_WRITER, "{} orders", found.orders);
+        ensure!(found.orders == (ROUNDS + 1) * WRITERS * orders_per_writer(), "{} orders", found.orders);
     }
     Ok(())
 }
@@ -61,7 +69,7 @@ pub fn schema(name: &str) -> PostgresOptions {
 }
 
 pub fn rate(took: Duration) -> f64 {
-    per(WRITERS * ORDERS_A_WRITER, 1) / took.as_secs_f64()
+    per(WRITERS * orders_per_writer(), 1) / took.as_secs_f64()
 }
 
 pub fn service(url: &str, options: &PostgresOptions) -> Result<RewardHandle> {
@@ -82,12 +90,12 @@ fn budget() -> BudgetSet<'static> {
 /// A writer's batches of a round.
 pub fn batches(round: u64, writer: u64, batch: u64) -> Vec<Vec<(String, i64, i64)>> {
     let of_batch = |at: u64| (at * batch..(at + 1) * batch).map(|nth| order(round, writer, nth)).collect();
-    (0..ORDERS_A_WRITER / batch).map(of_batch).collect()
+    (0..orders_per_writer() / batch).map(of_batch).collect()
 }
 
 /// Order number, user, amount; in the order in which the typed helpers number them.
 fn order(round: u64, writer: u64, at: u64) -> (String, i64, i64) {
-    let nth = (round * WRITERS + writer) * ORDERS_A_WRITER + at;
+    let nth = (round * WRITERS + writer) * orders_per_writer() + at;
     let user = nth.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(20) % USERS + 1;
     (
         format!("spring/rain/{round:03}/{writer}/{:03}/{:04}/{user}", at / 1_000, at % 1_000),
@@ -144,10 +152,10 @@ pub struct Hand {
     next_transfer: i64,
 }
 
-const ORDERS: &str = "INSERT INTO orders \
-    (trade_no, user_id, amount, paid_by, program, created_ms, status, reason, took_ms) \
+const INSERT: &str = "INSERT INTO orders \
+    (order_key, user_id, amount, paid_by, program, created_ms, status, reason, took_ms) \
     SELECT w.*, 1, 1, 1, 0, 0 FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[]) AS w \
-    ON CONFLICT (trade_no) DO NOTHING RETURNING trade_no";
+    ON CONFLICT (order_key) DO NOTHING RETURNING order_key";
 const BUDGET: &str = "UPDATE budget_shards SET used = used + $1 WHERE program = 1 AND shard = $2 \
     AND used + reserved + $1 <= total";
 const ACCOUNTS: &str = "INSERT INTO accounts (kind, asset, holder, balance, last, before) \
@@ -171,7 +179,7 @@ pub fn bare_hands(runtime: &Runtime, url: &str, options: &PostgresOptions) -> Re
                 tokio::spawn(connection);
                 client.batch_execute(&format!("SET search_path = {}; SET jit = off", options.schema)).await?;
                 let statements = [
-                    client.prepare(ORDERS).await?,
+                    client.prepare(INSERT).await?,
                     client.prepare(BUDGET).await?,
                     client.prepare(ACCOUNTS).await?,
                     client.prepare(TRANSFERS).await?,
@@ -201,7 +209,8 @@ pub async fn write(hands: &mut [Hand], round: u64, batch: u64) -> Result<Duratio
 impl Hand {
     async fn batch(&mut self, batch: &[(String, i64, i64)]) -> Result<()> {
         let [orders, budget, accounts, transfers] = &self.statements;
-        let names: Vec<&str> = batch.iter().map(|(name, ..)| name.as_str()).collect();
+        // An order is known within its activity, and so is the reference of what it moved.
+        let keys: Vec<String> = batch.iter().map(|(number, ..)| format!("{number} spring")).collect();
         let users: Vec<i64> = batch.iter().map(|(_, user, _)| *user).collect();
         let amounts: Vec<i64> = batch.iter().map(|(.., amount)| *amount).collect();
         let ids: Vec<i64> = (self.next_transfer..).take(batch.len()).collect();
@@ -220,7 +229,7 @@ impl Hand {
         let balances: Vec<i64> = moved.values().map(|(sum, _)| *sum).collect();
         let lasts: Vec<i64> = moved.values().map(|(_, last)| *last).collect();
         self.client.batch_execute("BEGIN").await?;
-        let new = self.client.query(orders, &[&names, &users, &amounts, &ids]).await?;
+        let new = self.client.query(orders, &[&keys, &users, &amounts, &ids]).await?;
         ensure!(new.len() == batch.len(), "an order was there");
         ensure!(self.client.execute(budget, &[&sum, &own]).await? == 1, "the budget is used up");
         let rows = self.client.query(accounts, &[&holders, &balances, &lasts]).await?;
@@ -233,7 +242,7 @@ impl Hand {
                 *prev = before.get(user).copied().context("an account is missing")?;
             }
         }
-        self.client.execute(transfers, &[&names, &users, &amounts, &ids, &prevs]).await?;
+        self.client.execute(transfers, &[&keys, &users, &amounts, &ids, &prevs]).await?;
         Ok(self.client.batch_execute("COMMIT").await?)
     }
 }

@@ -263,21 +263,23 @@ pub(super) fn newest_rules(place: &dyn Place) -> Outcome {
     tx.apply(&[order("a", 1, 1)], Attempt::Normal)?;
     drop(tx);
     assert_eq!(seen(&mut ledger)?, 0);
-    assert_eq!(ledger.note_rules_version(4)?, 4);
-    assert_eq!((ledger.note_rules_version(3)?, seen(&mut ledger)?), (4, 4));
+    assert_eq!(ledger.note_rules_version(0, 4)?, 4);
+    assert_eq!((ledger.note_rules_version(0, 3)?, seen(&mut ledger)?), (4, 4));
     // Budgets and grants share the version.
     assert_eq!(ledger.apply_budgets(3, &[budget(1, 1)])?, BudgetsApplied::Stale { newest: 4 });
     ledger.apply_budgets(6, &[budget(5, 1)])?;
     drop(ledger);
     let mut ledger = open(place)?;
     assert_eq!(seen(&mut ledger)?, 6);
+    // Those of version 4 are not the budgets that are set.
+    assert_eq!((ledger.note_rules_version(4, 7)?, seen(&mut ledger)?), (6, 6));
     if ledger.writers() == Writers::Many {
         let mut other = open(place)?;
-        assert_eq!(other.note_rules_version(7)?, 7);
+        assert_eq!(other.note_rules_version(6, 7)?, 7);
         assert_eq!(seen(&mut ledger)?, 7, "noted by another");
     }
     ledger.transact(|tx| tx.replace_rules_version(2))?;
-    assert_eq!((seen(&mut ledger)?, ledger.note_rules_version(1)?), (2, 2));
+    assert_eq!((seen(&mut ledger)?, ledger.note_rules_version(0, 1)?), (2, 2));
     assert!(ledger.transact(|tx| tx.replace_rules_version(u64::MAX)).is_err());
     assert_eq!(seen(&mut ledger)?, 2);
     clean(place)

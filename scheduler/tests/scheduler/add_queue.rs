@@ -1,10 +1,9 @@
 //! Adds by a queue, on a simulated clock: whatever is lost, repeated or away, each timer that was answered Ok fires once.
-#![allow(clippy::unwrap_used, clippy::cast_possible_truncation)]
 
-mod model;
-
-use model::broker::{MemoryBroker, Shared, TestWriter};
-use model::{ModelStore, TestTarget, clock, payload, rules, simulate, sleep_ms, target_rules, wait_for};
+use crate::model::broker::{MemoryBroker, Shared, TestWriter};
+use crate::model::{
+    ModelStore, TestTarget, clock, payload, rules, simulate, sleep_ms, target_rules, wait_for,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;

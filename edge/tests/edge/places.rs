@@ -1,12 +1,8 @@
 //! Places among the calls in hand: who has one, who waits for one, and who needs none.
 
-#![allow(clippy::unwrap_used)] // a test that cannot go on says so
-
-mod fixture;
-
+use crate::fixture::http::{JSON, bearer, channel, post, request, with};
+use crate::fixture::{Running, options, start, until};
 use bytes::Bytes;
-use fixture::http::{JSON, bearer, channel, post, request, with};
-use fixture::{Running, options, start, until};
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;

@@ -1,10 +1,7 @@
 //! How a target catches up after it was away for long, on a simulated clock.
-#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, clippy::cast_possible_wrap)]
 
-mod model;
-
+use crate::model::{ModelStore, World, rules, simulate, sleep_ms, target_rules, wait_for};
 use bytes::{BufMut, BytesMut};
-use model::{ModelStore, World, rules, simulate, sleep_ms, target_rules, wait_for};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use windfall_contract::due::Added;
@@ -25,7 +22,7 @@ async fn add_minute(world: &World, tenant: &str, numbers: std::ops::Range<u64>, 
     let now_ms = world.store.now_ms();
     let count = numbers.end - numbers.start;
     let task = |number: u64| {
-        let mut payload = BytesMut::from(&model::payload(number)[..]);
+        let mut payload = BytesMut::from(&crate::model::payload(number)[..]);
         payload.put_bytes(0, payload_bytes);
         let due_ms = now_ms + (number - numbers.start) * 60_000 / count;
         NewTask { target: "out".into(), due_ms, key: None, payload: payload.freeze() }

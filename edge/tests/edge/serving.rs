@@ -1,11 +1,7 @@
 //! Errors of services, health, the document, and the end of a server.
 
-#![allow(clippy::unwrap_used)] // a test that cannot go on says so
-
-mod fixture;
-
-use fixture::http::{bearer, channel, get, post, request, with};
-use fixture::{options, start, until};
+use crate::fixture::http::{bearer, channel, get, post, request, with};
+use crate::fixture::{options, start, until};
 use serde_json::{Value, json};
 use std::collections::{BTreeSet, HashSet};
 use std::time::{Duration, Instant};
@@ -178,7 +174,7 @@ async fn the_document_says_what_is_served() {
         let headers = [
             ("authorization", &*bearer(&running.keys.front.text)),
             ("x-windfall-user", "42"),
-            fixture::http::JSON,
+            crate::fixture::http::JSON,
         ];
         let reply = request(address, "POST", path, &headers, "{}").await;
         assert_eq!(reply.status, 200, "{path} {reply:?}");
@@ -199,9 +195,9 @@ async fn the_document_says_what_is_served() {
 #[tokio::test]
 async fn the_document_has_no_more_than_what_is_mounted() {
     let parts = windfall_edge::Parts {
-        router: windfall_edge::Router::new().wallet(std::sync::Arc::new(fixture::Fake::default())),
+        router: windfall_edge::Router::new().wallet(std::sync::Arc::new(crate::fixture::Fake::default())),
         access: windfall_edge::AccessSource::fixed(
-            windfall_edge::Access::parse(&fixture::Keys::mint().access_text()).unwrap(),
+            windfall_edge::Access::parse(&crate::fixture::Keys::mint().access_text()).unwrap(),
             Clock::system(),
         )
         .unwrap(),

@@ -1,12 +1,8 @@
 //! Pages beside services: a stranger has no body read, and pages take no place of a call.
 
-#![allow(clippy::unwrap_used)] // a test that cannot go on says so
-
-mod fixture;
-
+use crate::fixture::http::{parse, post, request};
+use crate::fixture::{Keys, Running, options, start_with_pages, until};
 use bytes::Bytes;
-use fixture::http::{parse, post, request};
-use fixture::{Keys, Running, options, start_with_pages, until};
 use http::request::Parts;
 use http::{Request, Response, StatusCode};
 use std::sync::Arc;

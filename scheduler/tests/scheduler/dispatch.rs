@@ -1,10 +1,7 @@
 //! What dispatchers promise, one story each, on a simulated clock.
-#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, clippy::cast_possible_wrap)]
 
-mod model;
-
+use crate::model::{ModelStore, START_MS, World, rules, simulate, sleep_ms, target_rules, wait_for};
 use bytes::Bytes;
-use model::{ModelStore, START_MS, World, rules, simulate, sleep_ms, target_rules, wait_for};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use windfall_contract::due::{Added, Changed, DUE_MAX_MS, Moved, TaskAt, TaskKey, Waiting};
@@ -44,7 +41,7 @@ fn a_cancelled_task_never_fires_and_a_moved_one_fires_at_its_new_time_under_its_
         let cancelled =
             world.timers.cancel("shop", ids[..100].iter().map(|id| TaskAt::Id(*id)).collect()).await;
         assert!(cancelled.iter().zip(&ids).all(|(changed, id)| *changed == Ok(Changed::Done(*id))));
-        let later = Moved { due_ms: Some(START_MS + 70_000), payload: Some(model::payload(900)) };
+        let later = Moved { due_ms: Some(START_MS + 70_000), payload: Some(crate::model::payload(900)) };
         let moved = world.timers.update("shop", TaskAt::Id(ids[100]), later).await.unwrap();
         assert!(matches!(moved, Changed::Done(id) if id != ids[100]));
         let view = world.timers.get("shop", TaskAt::Id(ids[100])).await.unwrap().unwrap();
@@ -68,8 +65,12 @@ fn a_key_is_free_again_when_its_task_is_over() {
         let _dispatcher = world.dispatcher("a");
         let key = TaskKey::new(b"call-7").unwrap();
         let due_ms = world.store.now_ms() + 1_000;
-        let task =
-            NewTask { target: "out".into(), due_ms, key: Some(key.clone()), payload: model::payload(1) };
+        let task = NewTask {
+            target: "out".into(),
+            due_ms,
+            key: Some(key.clone()),
+            payload: crate::model::payload(1),
+        };
         let first = world.timers.add("shop", vec![task.clone(), task.clone()]).await;
         let Ok(Added::Stored(id)) = first[0] else { panic!("{first:?}") };
         assert_eq!(first[1], Ok(Added::Exists(id)));

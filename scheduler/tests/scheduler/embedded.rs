@@ -1,5 +1,4 @@
 //! The scheduler on files: adds, cancels, moves, a dispatcher that dies and one that leaves, on the system's clock.
-#![allow(clippy::unwrap_used)]
 
 use async_trait::async_trait;
 use bytes::Bytes;

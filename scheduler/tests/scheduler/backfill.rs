@@ -1,11 +1,10 @@
 //! What backfills promise, on a simulated clock: ids that are fired again are those of the range that were not cancelled,
 //! each once.
-#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, clippy::cast_possible_wrap)]
 
-mod model;
-
+use crate::model::{
+    ModelStore, Rng, START_MS, World, payload, rules, simulate, sleep_ms, target_rules, wait_for,
+};
 use async_trait::async_trait;
-use model::{ModelStore, Rng, START_MS, World, payload, rules, simulate, sleep_ms, target_rules, wait_for};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,11 +1,7 @@
 //! Who may call what, on both transports; and the access file while the process runs.
 
-#![allow(clippy::unwrap_used)] // a test that cannot go on says so
-
-mod fixture;
-
-use fixture::http::{JSON, bearer, channel, get, post, request, with};
-use fixture::{Keys, options, start, start_of_one_app, start_with, until};
+use crate::fixture::http::{JSON, bearer, channel, get, post, request, with};
+use crate::fixture::{Keys, options, start, start_of_one_app, start_with, until};
 use std::fs;
 use tonic::Code;
 use windfall_contract::Clock;

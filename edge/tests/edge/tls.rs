@@ -1,11 +1,7 @@
 //! Client certificates.
 
-#![allow(clippy::unwrap_used)] // a test that cannot go on says so
-
-mod fixture;
-
-use fixture::http::{JSON, Reply, bearer, request_on};
-use fixture::{Running, options, start};
+use crate::fixture::http::{JSON, Reply, bearer, request_on};
+use crate::fixture::{Running, options, start};
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateRevocationListParams, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, RevokedCertParams, SanType, date_time_ymd,
@@ -198,7 +194,7 @@ async fn a_certificate_of_another_authority_does_not_get_in() {
             let stream = connect(&running, &own, Some(&good), b"http/1.1").await.unwrap();
             assert_eq!(send(stream, &[]).await.status, 200);
         }
-        fixture::until("it is counted", async || {
+        crate::fixture::until("it is counted", async || {
             running.metric("windfall_edge_cut_connections_total{reason=\"handshake\"}") >= 1.0
         })
         .await;

@@ -1,13 +1,9 @@
 //! End users by signed assertion: what is believed, and what is not.
 
-#![allow(clippy::unwrap_used)] // a test that cannot go on says so
-
-mod fixture;
-
+use crate::fixture::http::{JSON, Reply, bearer, channel, request, with};
+use crate::fixture::jwt::{AUDIENCE, ISSUER, Issuer, NOW_S, claims, header, signed_part};
+use crate::fixture::{Running, options, start};
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD as B64};
-use fixture::http::{JSON, Reply, bearer, channel, request, with};
-use fixture::jwt::{AUDIENCE, ISSUER, Issuer, NOW_S, claims, header, signed_part};
-use fixture::{Running, options, start};
 use ring::hmac;
 use serde_json::{Value, json};
 use std::fs;
