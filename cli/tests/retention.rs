@@ -7,7 +7,9 @@ use serde_json::Value;
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Command, Output};
-use windfall_ledger::{ArchiveEntry, Ledger, LedgerOptions, LedgerReader, Order, OrderOutcome, Unbudgeted};
+use windfall_ledger::{
+    ArchiveEntry, Auditor, Ledger, LedgerOptions, LedgerReader, Order, OrderOutcome, Unbudgeted,
+};
 use windfall_proto::event::EventRef;
 
 const USERS: i64 = 1_200;
@@ -127,6 +129,15 @@ fn an_activity_that_is_over_leaves_the_ledger_and_is_never_paid_again() {
     refused(&windfall(data, &["detach", "autumn", "--export", to]), "is an export of activity spring");
     assert_eq!(count(data, "spring"), USERS);
 
+    // Without its orders nobody could compare what was paid any more, so the auditor and the sealer come first.
+    refused(&windfall(data, &["detach", "spring", "--export", to]), "1000 transfers from before the close");
+    refused(&windfall(data, &["detach", "spring", "--export", to]), "were not read by the auditor");
+    audit(data);
+    let unsealed = windfall(data, &["detach", "spring", "--export", to]);
+    refused(&unsealed, "run windfall ledger seal");
+    assert!(!String::from_utf8_lossy(&unsealed.stderr).contains("auditor"), "it has read them");
+    assert_eq!(count(data, "spring"), USERS);
+    assert_eq!(done(windfall(data, &["seal", "--json"]))["transfers"], 2 * USERS);
     let gone = done(windfall(data, &["detach", "spring", "--export", to, "--json"]));
     assert_eq!((&gone["orders"], &gone["export"]), (&USERS.into(), &exported["checksum"]));
     assert_eq!((count(data, "spring"), count(data, "autumn")), (0, USERS));
@@ -165,9 +176,20 @@ fn what_was_granted_after_an_export_stays_in_the_ledger() {
     );
     assert_eq!(count(data, "spring"), USERS + 1);
     done(windfall(data, &["export", "spring", "--to", again, "--json"]));
-    let gone = done(windfall(data, &["detach", "spring", "--export", again, "--json"]));
+    // Nobody audits or seals here, and somebody says so.
+    let detach = ["detach", "spring", "--export", again, "--json", "--accept-unaudited"];
+    refused(&windfall(data, &detach), "are in no seal");
+    let gone = done(windfall(data, &[&detach[..], &["--accept-unsealed"]].concat()));
     assert_eq!(gone["orders"], USERS + 1);
+    let list = done(windfall(data, &["closed", "--json"]));
+    assert_eq!(list[0]["reason"], "over; detached with --accept-unaudited and --accept-unsealed");
     assert!(open(data).reconcile().unwrap().is_clean());
+}
+
+/// The auditor reads what there is.
+fn audit(data: &Path) {
+    let mut auditor = Auditor::open(data.join("ledger.db")).unwrap();
+    while auditor.increment(1).unwrap().has_more {}
 }
 
 /// The orders of an activity that the ledger has.

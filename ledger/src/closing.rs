@@ -4,6 +4,9 @@
 //! An order counts once, also after its row has gone (I1): a closed activity credits nothing, whoever asks, so a repeat of an order
 //! that was detached is refused. The database refuses such an order, too, by a trigger, also from a process that
 //! does not know of closed activities. Transfers stay: they are the proof of what was paid, and users' statements.
+//!
+//! The auditor takes a transfer from before the close as right where its order was detached, since nothing is left to compare it with. So
+//! orders are detached when it has compared all of these transfers, and seals cover them ([`Unproven`]).
 
 use crate::contract::Transaction;
 use crate::error::LedgerError;
@@ -11,6 +14,7 @@ use crate::ledger::Ledger;
 use crate::model::{Attempt, Order, OrderOutcome};
 use crate::rows_of::{OrderRow, RowsPage, TransferRow};
 use std::collections::BTreeSet;
+use std::fmt;
 use windfall_contract::accounts::{Reason, Status, StoredOrder};
 
 /// An activity that is to be closed.
@@ -105,8 +109,66 @@ pub struct Detach<'a> {
     pub export: &'a str,
     /// What the export has of each budget key.
     pub budgets: &'a [DetachedBudget],
+    /// Detach them without asking what the auditor has read. It is noted behind the reason of the close.
+    pub accept_unaudited: bool,
+    /// Detach them without asking what is sealed. It is noted behind the reason of the close.
+    pub accept_unsealed: bool,
     /// The present time, in Unix milliseconds.
     pub time_ms: i64,
+}
+
+impl Detach<'_> {
+    /// What is noted behind the reason of the close.
+    pub(crate) fn note(&self) -> &'static str {
+        match (self.accept_unaudited, self.accept_unsealed) {
+            (false, false) => "",
+            (true, false) => "; detached with --accept-unaudited",
+            (false, true) => "; detached with --accept-unsealed",
+            (true, true) => "; detached with --accept-unaudited and --accept-unsealed",
+        }
+    }
+}
+
+/// Transfers from before the close that are compared with no order, or are in no seal. Each is counted up to 1,000, and 0 where nobody
+/// asked. The text says what to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Unproven {
+    /// How many the auditor has not read. Once their orders have gone it takes them as right.
+    pub unread: u64,
+    /// How many are in no seal.
+    pub unsealed: u64,
+}
+
+impl Unproven {
+    /// Whether nothing is missing.
+    pub(crate) fn is_empty(self) -> bool {
+        self == Self::default()
+    }
+}
+
+impl fmt::Display for Unproven {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { unread, unsealed } = self;
+        if *unread > 0 {
+            write!(
+                f,
+                "{unread} transfers from before the close (counted up to 1,000) were not read by the auditor, and without their orders it would \
+                 take them as right: run the auditor until it has read them, and detach again. Only where the fleet runs no auditor, name \
+                 --accept-unaudited"
+            )?;
+        }
+        if *unread > 0 && *unsealed > 0 {
+            f.write_str(". ")?;
+        }
+        if *unsealed > 0 {
+            write!(
+                f,
+                "{unsealed} transfers from before the close (counted up to 1,000) are in no seal: run windfall ledger seal, and detach again. \
+                 Only where the ledger is not sealed, name --accept-unsealed"
+            )?;
+        }
+        Ok(())
+    }
 }
 
 /// Whether orders may be detached.
@@ -123,6 +185,8 @@ pub enum DetachBegun {
         /// The checksum of that one's manifest.
         export: String,
     },
+    /// The auditor has not read all transfers from before the close, or they are not all sealed. Nothing was changed.
+    Unproven(Unproven),
 }
 
 /// A step in which orders were detached.
@@ -183,7 +247,8 @@ impl Ledger {
     }
 
     /// Notes that the orders of a closed activity leave the ledger, and which export has them. The caller has compared the
-    /// export with the orders.
+    /// export with the orders. The auditor must have read every transfer from before the close, and a seal must cover each, unless the
+    /// caller accepts otherwise by name.
     ///
     /// # Errors
     /// [`LedgerError`]: nothing was changed, or nobody knows; ask again.
@@ -342,6 +407,16 @@ mod tests {
                 assert_eq!(answer(Some(&stored(Status::Credited)), &other, attempt), OrderOutcome::Conflict);
             }
         }
+    }
+
+    #[test]
+    fn what_is_missing_is_named_with_what_to_do() {
+        let said = |unread, unsealed| Unproven { unread, unsealed }.to_string();
+        let (audit, seal) = ("run the auditor", "run windfall ledger seal");
+        assert!(said(2, 0).contains(audit) && !said(2, 0).contains(seal), "{}", said(2, 0));
+        assert!(!said(0, 3).contains(audit) && said(0, 3).contains(seal), "{}", said(0, 3));
+        assert!(said(2, 3).contains(audit) && said(2, 3).contains(seal), "{}", said(2, 3));
+        assert!(Unproven::default().is_empty() && said(0, 0).is_empty());
     }
 
     #[test]

@@ -103,6 +103,7 @@ pub use audit::{
 pub use chain::{Head, Seal};
 pub use closing::{
     Close, Closed, ClosedActivity, Detach, DetachBegun, DetachStep, Detached, DetachedBudget, Reopened,
+    Unproven,
 };
 pub use copies::{CopyKey, ListCopies, Listing, LostOrder, TakeCopies, TakenCopies, WrittenCopy};
 pub use error::{LedgerError, OpenError};

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use tempfile::TempDir;
 use windfall_conformance::ledger::{self, Fixture, Place};
 use windfall_ledger::{
-    Ledger, LedgerError, LedgerOptions, LedgerReader, OpenError, Order, OrderOutcome, Sealer, Unbudgeted,
-    Writers,
+    Auditor, Ledger, LedgerError, LedgerOptions, LedgerReader, OpenError, Order, OrderOutcome, Sealer,
+    Unbudgeted, Writers,
 };
 
 struct Files;
@@ -37,6 +37,10 @@ impl Place for Folder {
 
     fn sealer(&self) -> Result<Sealer, OpenError> {
         Sealer::open(self.path())
+    }
+
+    fn auditor(&self) -> Result<Auditor, OpenError> {
+        Auditor::open(self.path())
     }
 }
 

@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 use windfall_conformance::ledger::{self, Fixture, Place};
 use windfall_contract::accounts::Withdrawal;
 use windfall_ledger::{
-    Anchor, FileAnchor, Guard, HoldOutcome, Ledger, LedgerReader, MigrateOptions, Migrated, OpenError, Order,
-    OrderOutcome, PostgresOptions, SealError, Sealer, Tampering, Unbudgeted, Verified, Writers,
+    Anchor, Auditor, FileAnchor, Guard, HoldOutcome, Ledger, LedgerReader, MigrateOptions, Migrated,
+    OpenError, Order, OrderOutcome, PostgresOptions, SealError, Sealer, Tampering, Unbudgeted, Verified,
+    Writers,
 };
 use windfall_servers::Servers;
 
@@ -79,6 +80,10 @@ impl Place for Schema {
 
     fn sealer(&self) -> Result<Sealer, OpenError> {
         Sealer::connect(&self.url, &self.options())
+    }
+
+    fn auditor(&self) -> Result<Auditor, OpenError> {
+        Auditor::connect(&self.url, &self.options())
     }
 }
 

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use windfall_conformance::ledger::{CHECKS, Place};
 use windfall_contract::accounts::{FlowKind, Status, Withdrawal};
 use windfall_ledger::{
-    Attempt, BudgetSet, Finish, Guard, HeldFor, HoldOutcome, Ledger, LedgerError, LedgerReader,
+    Attempt, Auditor, BudgetSet, Finish, Guard, HeldFor, HoldOutcome, Ledger, LedgerError, LedgerReader,
     MigrateOptions, Migrated, OpenError, Order, OrderId, OrderOutcome, PostgresOptions, Reconciliation,
     Sealer, Settlement, Unbudgeted, WithdrawalId, payer_key,
 };
@@ -115,6 +115,10 @@ impl Place for Schema {
     fn sealer(&self) -> Result<Sealer, OpenError> {
         Sealer::connect(&self.url, &self.options())
     }
+
+    fn auditor(&self) -> Result<Auditor, OpenError> {
+        Auditor::connect(&self.url, &self.options())
+    }
 }
 
 fn order(trade_no: &str, user_id: i64, amount: i64) -> Order<'_> {
@@ -135,7 +139,7 @@ fn cash(id: &str, user_id: i64, amount: i64) -> Withdrawal {
 
 /// These ask for the journal's own (seals, settlement accounts, statements, and acts), or that an order counts within its activity, and a
 /// withdrawal within its user.
-const NEED_MORE: [&str; 41] = [
+const NEED_MORE: [&str; 42] = [
     "a statement's pages hold each line once, with the balance after it",
     "a cursor of a statement leads to the same lines, whatever comes later",
     "a cursor that a caller has made up leads to the user's own lines alone",
@@ -172,6 +176,7 @@ const NEED_MORE: [&str; 41] = [
     "a closed activity gives nothing more, and others go on",
     "a closed activity is opened again while its orders are there",
     "the rows of a closed activity are read as a whole, and its orders go",
+    "orders go when their transfers were audited and sealed, or by name",
     "orders that an export lacks are noticed when they have gone",
     "writers at once grant what is being closed: nothing comes behind",
     "a place that is none is refused, and an activity that is none has no rows",

@@ -144,6 +144,10 @@ impl Place for OfUsers {
     fn sealer(&self) -> Result<Sealer, OpenError> {
         Sealer::connect(&self.url("windfall_seal"), &self.options())
     }
+
+    fn auditor(&self) -> Result<Auditor, OpenError> {
+        Auditor::connect(&self.url("windfall_audit"), &self.options())
+    }
 }
 
 fn order(trade_no: &str) -> Order<'_> {

@@ -5,7 +5,9 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use windfall_conformance::ledger::{self, Fixture, Place};
-use windfall_ledger::{Ledger, LedgerReader, OpenError, PostgresOptions, Sealer, TlsOptions, Unbudgeted};
+use windfall_ledger::{
+    Auditor, Ledger, LedgerReader, OpenError, PostgresOptions, Sealer, TlsOptions, Unbudgeted,
+};
 use windfall_servers::{Authority, Pair, PostgresOptions as ServerOptions, Private, Tls, Validity};
 
 struct Schemas {
@@ -38,6 +40,10 @@ impl Place for Schema {
 
     fn sealer(&self) -> Result<Sealer, OpenError> {
         Sealer::connect(&self.url, &self.options)
+    }
+
+    fn auditor(&self) -> Result<Auditor, OpenError> {
+        Auditor::connect(&self.url, &self.options)
     }
 }
 

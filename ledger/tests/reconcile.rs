@@ -183,7 +183,17 @@ fn a_credit_behind_a_detached_activity_is_found() {
     ledger.close_activity(&Close { activity, operator: "ann", reason: "over", time_ms: 5 }).unwrap();
     let rows = ledger.reader().unwrap().orders_of_activity(activity, "").unwrap().rows;
     let budgets = [DetachedBudget { budget: rows[0].budget, orders: 2, credited: 2, amount: 20 }];
-    let detach = Detach { activity, closed_ms: 5, export: "e", budgets: &budgets, time_ms: 6 };
+    // The auditor below reads each copy from its beginning.
+    let (accept_unaudited, accept_unsealed) = (true, true);
+    let detach = Detach {
+        activity,
+        closed_ms: 5,
+        export: "e",
+        budgets: &budgets,
+        accept_unaudited,
+        accept_unsealed,
+        time_ms: 6,
+    };
     assert_eq!(ledger.begin_detach(&detach).unwrap(), DetachBegun::Now);
     assert_eq!(ledger.detach_step(activity, "", 7).unwrap().orders, 2);
     drop(ledger);

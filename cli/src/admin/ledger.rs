@@ -93,16 +93,11 @@ pub enum LedgerCommand {
     },
     /// Delete the orders of a closed activity from the ledger, after comparing them with an export
     ///
-    /// Transfers stay: users' statements and the chain of seals are as they were, and a deleted order is never credited again. With
-    /// PostgreSQL, services may run meanwhile. With a ledger in a file, stop its process first. If the command is interrupted, run
-    /// it again with the same export: it continues. The deletion cannot be undone.
-    Detach {
-        #[command(flatten)]
-        place: closing::ActivityPlace,
-        /// The folder of the export that has the orders
-        #[arg(long, value_name = "FOLDER")]
-        export: PathBuf,
-    },
+    /// Transfers stay: users' statements and the chain of seals are as they were, and a deleted order is never credited again. The command
+    /// refuses until the auditor has read, and `windfall ledger seal` has sealed, every transfer from before the close: without the orders
+    /// the auditor can compare them with nothing. With PostgreSQL, services may run meanwhile. With a ledger in a file, stop its process
+    /// first. If the command is interrupted, run it again with the same export: it continues. The deletion cannot be undone.
+    Detach(closing::DetachArgs),
     /// Make the tables of a ledger in PostgreSQL as the user who is to own them, and give the groups of
     /// deploy/postgres/roles.sql their rights on them
     ///
@@ -179,7 +174,7 @@ pub fn run(command: &LedgerCommand) -> Result<Outcome> {
         LedgerCommand::Closed { config, data, json } => closing::list(config.as_deref(), data.clone(), *json),
         LedgerCommand::Export(args) => export::run(args),
         LedgerCommand::CheckExport { folder, json } => export::check(folder, *json),
-        LedgerCommand::Detach { place, export } => closing::detach(place, export),
+        LedgerCommand::Detach(args) => closing::detach(args),
         LedgerCommand::Prepare { config } => prepare(config.as_deref()),
         LedgerCommand::Migrate { config, how } => migrate(config.as_deref(), *how),
     }

@@ -24,7 +24,7 @@ use std::sync::Arc;
 const LOCK: &str =
     "SELECT pg_try_advisory_xact_lock(hashtextextended('windfall seals ' || current_schema(), 0))";
 const HORIZON: &str = "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint";
-const SYSTEM: &str = "SELECT system_identifier FROM pg_control_system()";
+pub(super) const SYSTEM: &str = "SELECT system_identifier FROM pg_control_system()";
 const SEALED_ON: &str = "SELECT system FROM seals ORDER BY id DESC LIMIT 1";
 const RANGE: &str = "SELECT tx, id, kind, asset, debit, debit_holder, credit, credit_holder, amount, prev, time_ms, reference \
     FROM transfers WHERE tx >= $1 AND tx < $2 ORDER BY tx, id LIMIT $3";

@@ -7,14 +7,16 @@
 //! whenever an order of it comes. While nothing is closed there is no trigger, and nothing costs anything.
 
 use super::budget_keys::{cell, text};
+use super::chain::{self, SYSTEM};
 use super::link::Link;
 use super::places::{Place, end};
-use super::session::Session;
+use super::position;
+use super::session::{Params, Session};
 use super::shape::Shape;
 use super::store::PgLedger;
 use crate::closing::{
     Close, Closed, ClosedActivity, ClosingSteps, Detach, DetachBegun, DetachStep, Detached, Reopened,
-    not_begun,
+    Unproven, not_begun,
 };
 use crate::error::LedgerError;
 use crate::model::Order;
@@ -28,7 +30,7 @@ const LOCK_PAUSE: Duration = Duration::from_millis(1_000);
 const LOCK_ATTEMPTS: u32 = 10;
 /// The pages of the orders' table that one step reads: 2 MiB, some 24,000 orders.
 const DETACH_PAGES: u32 = 256;
-/// How many reserved orders are counted at most.
+/// How many reserved orders are counted at most, and how many transfers that nobody has proved.
 const COUNTED_MAX: i64 = 1_000;
 /// What stands in front of a place, if the pass that has come to it has deleted orders.
 const DELETED: &str = "+";
@@ -120,6 +122,12 @@ const BUDGETS: &str = "INSERT INTO detached_budgets (program, place, orders, cre
     SELECT p.id, c.place, w.orders, w.credited, w.amount \
     FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[]) AS w(program, orders, credited, amount) \
     JOIN programs p ON p.id = w.program AND p.activity = $5 JOIN closed_activities c ON c.activity = p.activity";
+const CLOSED_AT: &str = "SELECT place FROM closed_activities WHERE activity = $1";
+const IS_AUDITED: &str = "SELECT to_regclass('audit_position') IS NOT NULL";
+/// Whoever moves the auditor's position, or sets it back, waits until this transaction has ended.
+const AUDITED: &str = "SELECT at, cluster FROM audit_position FOR SHARE";
+const BETWEEN: &str =
+    "SELECT count(*) FROM (SELECT 1 FROM transfers WHERE tx >= $1 AND tx < $2 LIMIT $3) AS own";
 const DETACHING: &str = "SELECT p.id FROM programs p JOIN closed_activities c ON c.activity = p.activity AND c.export IS NOT NULL \
     JOIN names n ON n.id = c.activity WHERE n.name = $1";
 const DELETE: &str =
@@ -212,7 +220,53 @@ fn lock(session: &Session, activity: &str) -> Result<Option<(i64, Option<String>
     rows.first().map(|row| Ok((cell(row, 0)?, cell(row, 1)?, cell(row, 2)?))).transpose()
 }
 
-fn begin_detach(session: &Session, which: &Detach<'_>) -> Result<DetachBegun, LedgerError> {
+/// The one number that a statement answers.
+fn number_of(session: &Session, sql: &'static str, params: Params<'_>) -> Result<i64, LedgerError> {
+    let rows = session.query(sql, params)?;
+    cell(rows.first().ok_or_else(|| LedgerError::Sql("an answer is missing".into()))?, 0)
+}
+
+/// The identifier of the database cluster, 0 where its server does not tell it. Not within a transaction, which an error would end.
+fn cluster_of(session: &Session) -> Result<i64, LedgerError> {
+    match number_of(session, SYSTEM, &[]) {
+        Err(error) if position::hides_log(&error) => Ok(0),
+        other => other,
+    }
+}
+
+/// The place below which the auditor has read every transfer, and which stays until this transaction has ended.
+fn audited(session: &Session, cluster: i64) -> Result<i64, LedgerError> {
+    if !session.query(IS_AUDITED, &[])?.first().map_or(Ok(false), |row| cell::<bool>(row, 0))? {
+        return Ok(i64::MIN);
+    }
+    let rows = session.query(AUDITED, &[])?;
+    let Some(row) = rows.first() else { return Ok(i64::MIN) };
+    let (at, known): (i64, i64) = (cell(row, 0)?, cell(row, 1)?);
+    // A place of another cluster says nothing about this one's, and the auditor's next increment begins anew.
+    Ok(if known != 0 && cluster != 0 && known != cluster { i64::MIN } else { at })
+}
+
+/// What stands in the way of detaching the orders of this closed activity. Seals are only ever appended, so nothing holds the last one.
+fn unproven(
+    session: &Session,
+    which: &Detach<'_>,
+    number: i64,
+    cluster: i64,
+) -> Result<Unproven, LedgerError> {
+    let place = number_of(session, CLOSED_AT, &[&number])?;
+    // The place where the auditor or the sealer has come to may be below that of the close, with no transfer between them.
+    let behind =
+        |from: i64| number_of(session, BETWEEN, &[&from, &place, &COUNTED_MAX]).map(i64::unsigned_abs);
+    let unread = if which.accept_unaudited { 0 } else { behind(audited(session, cluster)?)? };
+    let unsealed = if which.accept_unsealed {
+        0
+    } else {
+        behind(chain::last_seal(session)?.map_or(i64::MIN, |last| last.to_at))?
+    };
+    Ok(Unproven { unread, unsealed })
+}
+
+fn begin_detach(session: &Session, which: &Detach<'_>, cluster: i64) -> Result<DetachBegun, LedgerError> {
     let (number, export) = match lock(session, which.activity)? {
         Some((number, export, closed_ms)) if closed_ms == which.closed_ms => (number, export),
         _ => return Ok(DetachBegun::NotClosed),
@@ -221,6 +275,10 @@ fn begin_detach(session: &Session, which: &Detach<'_>) -> Result<DetachBegun, Le
         Some(export) if export == which.export => return Ok(DetachBegun::Before),
         Some(export) => return Ok(DetachBegun::OtherExport { export }),
         None => need_triggers(session)?,
+    }
+    let unproven = unproven(session, which, number, cluster)?;
+    if !unproven.is_empty() {
+        return Ok(DetachBegun::Unproven(unproven));
     }
     let columns = |of: fn(&crate::DetachedBudget) -> i64| which.budgets.iter().map(of).collect::<Vec<i64>>();
     let (programs, orders) = (columns(|one| one.budget), columns(|one| one.orders));
@@ -231,8 +289,8 @@ fn begin_detach(session: &Session, which: &Detach<'_>) -> Result<DetachBegun, Le
         return Err(LedgerError::Invalid(what));
     }
     session.execute(
-        "UPDATE closed_activities SET export = $2, detach_ms = $3 WHERE activity = $1",
-        &[&number, &which.export, &which.time_ms],
+        "UPDATE closed_activities SET export = $2, detach_ms = $3, reason = reason || $4::text WHERE activity = $1",
+        &[&number, &which.export, &which.time_ms, &which.note()],
     )?;
     Ok(DetachBegun::Now)
 }
@@ -337,7 +395,8 @@ impl ClosingSteps for PgLedger {
 
     fn begin_detach(&mut self, which: &Detach<'_>) -> Result<DetachBegun, LedgerError> {
         let (session, schema) = self.own()?;
-        repeat(|| transact(session, &schema, || begin_detach(session, which)))
+        let cluster = cluster_of(session)?;
+        repeat(|| transact(session, &schema, || begin_detach(session, which, cluster)))
     }
 
     fn detach_step(&mut self, activity: &str, after: &str, time_ms: i64) -> Result<DetachStep, LedgerError> {

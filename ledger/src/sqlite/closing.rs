@@ -1,13 +1,14 @@
 //! Closed activities in a file, and their rows. The file has one writer, which closes them while nothing is granted. A build that does
 //! not know their tables leaves them as they are, and meets the triggers.
 
+use super::chain;
 use super::corrections::{READ, last_read};
 use super::query;
 use super::state::SqliteTx;
 use super::store::SqliteLedger;
 use crate::closing::{
     Close, Closed, ClosedActivity, ClosingReads, ClosingSteps, Detach, DetachBegun, DetachStep, Detached,
-    Reopened, not_begun,
+    Reopened, Unproven, not_begun,
 };
 use crate::error::LedgerError;
 use crate::journal::{BUDGET, FUNDING};
@@ -15,7 +16,7 @@ use crate::rows_of::{OrderRow, RowsPage, TransferRow, account_word, kind_word, p
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use std::collections::BTreeSet;
 
-/// How many reserved orders are counted at most.
+/// How many reserved orders are counted at most, and how many transfers that nobody has proved.
 const COUNTED_MAX: i64 = 1_000;
 
 pub(super) const TABLES: &str = "
@@ -112,6 +113,36 @@ fn find(db: &Connection, activity: &str) -> Result<Option<(i64, Option<String>, 
     Ok(db.query_row(sql, [activity], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).optional()?)
 }
 
+/// The place below which the auditor has read every transfer. It stays, since this transaction holds the file's write lock.
+fn audited(db: &Connection) -> Result<i64, LedgerError> {
+    let sql = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'audit_position')";
+    let is_there: bool = db.query_row(sql, [], |row| row.get(0))?;
+    if !is_there {
+        return Ok(i64::MIN);
+    }
+    let at = db.query_row("SELECT at FROM audit_position", [], |row| row.get::<_, i64>(0)).optional()?;
+    Ok(at.unwrap_or(i64::MIN))
+}
+
+/// What stands in the way of detaching the orders of this closed activity.
+fn unproven(db: &Connection, which: &Detach<'_>, number: i64) -> Result<Unproven, LedgerError> {
+    let sql = "SELECT place FROM closed_activities WHERE activity = ?1";
+    let place: i64 = db.query_row(sql, [number], |row| row.get(0))?;
+    // The place where the auditor or the sealer has come to may be below that of the close, with no transfer between them.
+    let behind = |from: i64| -> Result<u64, LedgerError> {
+        let sql = "SELECT count(*) FROM (SELECT 1 FROM transfers WHERE id >= ?1 AND id < ?2 LIMIT ?3)";
+        let rows: i64 = db.query_row(sql, [from, place, COUNTED_MAX], |row| row.get(0))?;
+        Ok(rows.unsigned_abs())
+    };
+    let unread = if which.accept_unaudited { 0 } else { behind(audited(db)?)? };
+    let unsealed = if which.accept_unsealed {
+        0
+    } else {
+        behind(chain::last_seal(db)?.map_or(i64::MIN, |last| last.to_at))?
+    };
+    Ok(Unproven { unread, unsealed })
+}
+
 fn begin_detach(db: &Connection, which: &Detach<'_>) -> Result<DetachBegun, LedgerError> {
     let (number, export) = match find(db, which.activity)? {
         Some((number, export, closed_ms)) if closed_ms == which.closed_ms => (number, export),
@@ -121,6 +152,10 @@ fn begin_detach(db: &Connection, which: &Detach<'_>) -> Result<DetachBegun, Ledg
         Some(export) if export == which.export => return Ok(DetachBegun::Before),
         Some(export) => return Ok(DetachBegun::OtherExport { export }),
         None => {}
+    }
+    let unproven = unproven(db, which, number)?;
+    if !unproven.is_empty() {
+        return Ok(DetachBegun::Unproven(unproven));
     }
     // They are there since it was closed, unless somebody has taken them away.
     db.execute_batch(TRIGGERS)?;
@@ -138,8 +173,8 @@ fn begin_detach(db: &Connection, which: &Detach<'_>) -> Result<DetachBegun, Ledg
         return Err(LedgerError::Invalid(what));
     }
     db.execute(
-        "UPDATE closed_activities SET export = ?2, detach_ms = ?3 WHERE activity = ?1",
-        params![number, which.export, which.time_ms],
+        "UPDATE closed_activities SET export = ?2, detach_ms = ?3, reason = reason || ?4 WHERE activity = ?1",
+        params![number, which.export, which.time_ms, which.note()],
     )?;
     Ok(DetachBegun::Now)
 }

@@ -18,7 +18,7 @@ mod withdrawals;
 
 use std::error::Error;
 use windfall_ledger::{
-    Attempt, Ledger, LedgerError, LedgerReader, OpenError, Order, OrderId, OrderOutcome, Sealer, Tx,
+    Attempt, Auditor, Ledger, LedgerError, LedgerReader, OpenError, Order, OrderId, OrderOutcome, Sealer, Tx,
     Unbudgeted, WithdrawalId, Writers,
 };
 
@@ -61,6 +61,12 @@ pub trait Place: Send + Sync {
     /// # Errors
     /// What the database says; it fails the check.
     fn sealer(&self) -> Result<Sealer, OpenError>;
+
+    /// Opens it for auditing.
+    ///
+    /// # Errors
+    /// What the database says; it fails the check.
+    fn auditor(&self) -> Result<Auditor, OpenError>;
 }
 
 /// One check: its name, and what it does.
@@ -149,6 +155,7 @@ pub const CHECKS: &[Check] = &[
     ("a closed activity gives nothing more, and others go on", closing::gives_nothing),
     ("a closed activity is opened again while its orders are there", closing::reopened),
     ("the rows of a closed activity are read as a whole, and its orders go", closing::rows_and_orders_go),
+    ("orders go when their transfers were audited and sealed, or by name", closing::proved_or_by_name),
     ("orders that an export lacks are noticed when they have gone", closing::wrong_export),
     ("writers at once grant what is being closed: nothing comes behind", closing::at_once),
     ("a place that is none is refused, and an activity that is none has no rows", closing::bad_places),

@@ -48,6 +48,24 @@ pub struct CloseArgs {
     watch_s: u64,
 }
 
+/// Which export has the orders that are to be deleted, and what is not asked for before.
+#[derive(Debug, Clone, clap::Args)]
+pub struct DetachArgs {
+    #[command(flatten)]
+    place: ActivityPlace,
+    /// The folder of the export that has the orders
+    #[arg(long, value_name = "FOLDER")]
+    export: PathBuf,
+    /// Detach without asking whether the auditor has read the transfers from before the close, as in a fleet that runs no auditor. Payments
+    /// that it has not read are never compared with their orders. It is noted behind the reason of the close
+    #[arg(long)]
+    accept_unaudited: bool,
+    /// Detach without asking whether the transfers from before the close are sealed, as where the ledger is not sealed. It is noted behind
+    /// the reason of the close
+    #[arg(long)]
+    accept_unsealed: bool,
+}
+
 impl ActivityPlace {
     fn options(&self) -> Result<ServiceOptions> {
         ServiceOptions::load(self.config.as_deref(), self.data.clone())
@@ -197,7 +215,8 @@ fn json_of(one: &ClosedActivity) -> serde_json::Value {
 }
 
 /// Runs `detach`.
-pub fn detach(place: &ActivityPlace, export: &Path) -> Result<Outcome> {
+pub fn detach(args: &DetachArgs) -> Result<Outcome> {
+    let DetachArgs { place, export, accept_unaudited, accept_unsealed } = args;
     let activity = place.activity.as_str();
     let (manifest, checksum) = Manifest::read(export)?;
     if manifest.activity != activity {
@@ -222,6 +241,8 @@ pub fn detach(place: &ActivityPlace, export: &Path) -> Result<Outcome> {
         closed_ms: manifest.closed_ms,
         export: &checksum,
         budgets: &budgets,
+        accept_unaudited: *accept_unaudited,
+        accept_unsealed: *accept_unsealed,
         time_ms: now(),
     };
     match ledger.begin_detach(&which).context("the orders cannot be detached")? {
@@ -232,6 +253,7 @@ pub fn detach(place: &ActivityPlace, export: &Path) -> Result<Outcome> {
         DetachBegun::OtherExport { export } => {
             bail!("detach was begun with another export (checksum {export}). Run it again with that export")
         }
+        DetachBegun::Unproven(missing) => bail!("{missing}. Nothing was changed"),
     }
     let gone = delete(&mut ledger, activity, manifest.orders.rows, now)?;
     match place.json {

@@ -43,7 +43,7 @@ impl Anchor for Memory {
 }
 
 /// How long other transactions of the server may keep the newest transfers from being final.
-const PATIENCE: Duration = Duration::from_secs(120);
+pub(super) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Every transfer is sealed once. How many there are, the reader's orders say: one for each credit, and one for each
 /// that is held.

@@ -1,12 +1,15 @@
 //! A closed activity gives nothing more, whoever asks; its rows can be read as a whole, and its orders can go.
 
+use super::chain::{Memory, PATIENCE};
 use super::concurrent::all_at_once;
 use super::{Outcome, Place, budget, clean, id, names, open, order, reserve, settled};
 use std::collections::BTreeMap;
+use std::error::Error;
+use std::time::{Duration, Instant};
 use windfall_contract::accounts::{Reason, Status};
 use windfall_ledger::{
     Attempt, BudgetSet, Close, Closed, Detach, DetachBegun, DetachedBudget, Ledger, LedgerError,
-    LedgerReader, Order, OrderOutcome, OrderRow, Reopened, TransferRow,
+    LedgerReader, Order, OrderOutcome, OrderRow, Reopened, TransferRow, Unproven,
 };
 
 const SHUT: OrderOutcome = OrderOutcome::Rejected(Reason::ActivityClosed);
@@ -38,6 +41,46 @@ fn begin_detach(
     which: &Detach<'_>,
 ) -> Result<DetachBegun, LedgerError> {
     as_owner(place, ledger, |ledger| ledger.begin_detach(which))
+}
+
+/// Does some of the work that has to be done before, and asks again, until the answer is another one than `before`: other transactions of
+/// the server may keep the newest transfers from being final.
+fn begin_detach_after(
+    place: &dyn Place,
+    ledger: &mut Ledger,
+    which: &Detach<'_>,
+    before: DetachBegun,
+    mut work: impl FnMut() -> Outcome,
+) -> Result<DetachBegun, Box<dyn Error>> {
+    let began = Instant::now();
+    loop {
+        work()?;
+        let answer = begin_detach(place, ledger, which)?;
+        if answer != before {
+            return Ok(answer);
+        }
+        assert!(began.elapsed() < PATIENCE, "{answer:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Audits and seals until the orders may go.
+fn begin_proved(
+    place: &dyn Place,
+    ledger: &mut Ledger,
+    which: &Detach<'_>,
+) -> Result<DetachBegun, Box<dyn Error>> {
+    let (mut auditor, mut sealer, mut anchor) = (place.auditor()?, place.sealer()?, Memory::default());
+    let began = Instant::now();
+    loop {
+        while auditor.increment(6_000)?.has_more {}
+        while sealer.seal(&mut anchor, 6_000)?.is_some() {}
+        match begin_detach(place, ledger, which)? {
+            DetachBegun::Unproven(what) => assert!(began.elapsed() < PATIENCE, "{what}"),
+            other => return Ok(other),
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 fn orders_of(reader: &LedgerReader, activity: &str) -> Result<Vec<OrderRow>, LedgerError> {
@@ -77,6 +120,16 @@ fn budgets_of(rows: &[OrderRow]) -> Vec<DetachedBudget> {
         }
     }
     budgets.into_values().collect()
+}
+
+fn detach<'a>(activity: &'a str, export: &'a str, budgets: &'a [DetachedBudget]) -> Detach<'a> {
+    let (accept_unaudited, accept_unsealed) = (false, false);
+    Detach { activity, closed_ms: 5_000, export, budgets, accept_unaudited, accept_unsealed, time_ms: 8_000 }
+}
+
+/// The same, whatever the auditor has read and whatever is sealed.
+fn by_name(which: Detach<'_>) -> Detach<'_> {
+    Detach { accept_unaudited: true, accept_unsealed: true, ..which }
 }
 
 fn detach_all(place: &dyn Place, ledger: &mut Ledger, activity: &str) -> Result<u64, LedgerError> {
@@ -211,14 +264,13 @@ pub(super) fn rows_and_orders_go(place: &dyn Place) -> Outcome {
     assert_eq!(transfers.len(), names.len() + 1 + 1 + 2);
 
     let budgets = budgets_of(&rows);
-    let detach =
-        |export| Detach { activity: "spring", closed_ms: 5_000, export, budgets: &budgets, time_ms: 8_000 };
+    let detach = |export| detach("spring", export, &budgets);
     assert!(matches!(detach_all(place, &mut ledger, "spring"), Err(LedgerError::Invalid(_))));
     let open_one = Detach { activity: "autumn", ..detach("e1") };
     assert_eq!(begin_detach(place, &mut ledger, &open_one)?, DetachBegun::NotClosed);
     let closed_anew = Detach { closed_ms: 4_999, ..detach("e1") };
     assert_eq!(begin_detach(place, &mut ledger, &closed_anew)?, DetachBegun::NotClosed);
-    assert_eq!(begin_detach(place, &mut ledger, &detach("e1"))?, DetachBegun::Now);
+    assert_eq!(begin_proved(place, &mut ledger, &detach("e1"))?, DetachBegun::Now);
     assert_eq!(begin_detach(place, &mut ledger, &detach("e1"))?, DetachBegun::Before);
     let other = DetachBegun::OtherExport { export: "e1".into() };
     assert_eq!(begin_detach(place, &mut ledger, &detach("e2"))?, other);
@@ -241,6 +293,60 @@ pub(super) fn rows_and_orders_go(place: &dyn Place) -> Outcome {
     clean(place)
 }
 
+/// The auditor takes what paid an order that was detached as right. So it has to have compared it before, and a seal has to cover it.
+pub(super) fn proved_or_by_name(place: &dyn Place) -> Outcome {
+    let mut ledger = open(place)?;
+    let autumn = |order| Order { activity: "autumn", ..order };
+    ledger.apply(&[order("a", 1, 5), order("b", 2, 5)])?;
+    close(place, &mut ledger, "spring")?;
+    // What comes behind the close is not asked for.
+    ledger.apply(&[autumn(order("a", 1, 5)), autumn(order("b", 2, 5)), autumn(order("c", 3, 5))])?;
+    let rows = orders_of(&place.reader()?, "spring")?;
+    let budgets = budgets_of(&rows);
+    let spring = detach("spring", "e", &budgets);
+    let lacks = |unread, unsealed| DetachBegun::Unproven(Unproven { unread, unsealed });
+    // Nobody has ever audited, and the auditor's tables may be missing. Then they are there, and say that nothing was read.
+    assert_eq!(begin_detach(place, &mut ledger, &spring)?, lacks(2, 2));
+    let (mut auditor, mut sealer, mut anchor) = (place.auditor()?, place.sealer()?, Memory::default());
+    auditor.progress()?;
+    assert_eq!(begin_detach(place, &mut ledger, &spring)?, lacks(2, 2));
+    assert_eq!(orders_of(&place.reader()?, "spring")?, rows, "nothing was changed");
+    let audit = || -> Outcome {
+        while auditor.increment(6_000)?.has_more {}
+        Ok(())
+    };
+    let audited = begin_detach_after(place, &mut ledger, &spring, lacks(2, 2), audit)?;
+    assert_eq!(audited, lacks(0, 2));
+    let only_unaudited = Detach { accept_unaudited: true, ..spring };
+    assert_eq!(begin_detach(place, &mut ledger, &only_unaudited)?, lacks(0, 2));
+    let seal = || -> Outcome {
+        while sealer.seal(&mut anchor, 6_000)?.is_some() {}
+        Ok(())
+    };
+    assert_eq!(begin_detach_after(place, &mut ledger, &spring, lacks(0, 2), seal)?, DetachBegun::Now);
+    assert_eq!(detach_all(place, &mut ledger, "spring")?, 2);
+
+    // A fleet without an auditor, or without seals, says so by name; it is noted with the activity.
+    let winter = |order| Order { activity: "winter", ..order };
+    ledger.apply(&[winter(order("a", 1, 5))])?;
+    close(place, &mut ledger, "winter")?;
+    let budgets = budgets_of(&orders_of(&place.reader()?, "winter")?);
+    let winter = detach("winter", "e", &budgets);
+    let DetachBegun::Unproven(Unproven { unread: 1.., unsealed: 1.. }) =
+        begin_detach(place, &mut ledger, &winter)?
+    else {
+        panic!("neither was read nor sealed")
+    };
+    assert_eq!(begin_detach(place, &mut ledger, &by_name(winter))?, DetachBegun::Now);
+    assert_eq!(begin_detach(place, &mut ledger, &winter)?, DetachBegun::Before, "it has begun");
+    assert_eq!(detach_all(place, &mut ledger, "winter")?, 1);
+    let closed = place.reader()?.closed_activities()?;
+    let reasons: Vec<&str> = closed.iter().map(|one| one.reason.as_str()).collect();
+    let noted = "it is over; detached with --accept-unaudited and --accept-unsealed";
+    assert_eq!(reasons, ["it is over", noted]);
+    clean(place)
+}
+
 /// An export that has not what was paid is noticed, whatever it says.
 pub(super) fn wrong_export(place: &dyn Place) -> Outcome {
     let mut ledger = open(place)?;
@@ -248,18 +354,13 @@ pub(super) fn wrong_export(place: &dyn Place) -> Outcome {
     close(place, &mut ledger, "spring")?;
     let rows = orders_of(&place.reader()?, "spring")?;
     let budgets = budgets_of(&rows[..1]);
-    begin_detach(
-        place,
-        &mut ledger,
-        &Detach { activity: "spring", closed_ms: 5_000, export: "e", budgets: &budgets, time_ms: 8_000 },
-    )?;
+    begin_proved(place, &mut ledger, &detach("spring", "e", &budgets))?;
     detach_all(place, &mut ledger, "spring")?;
     assert_eq!(place.reader()?.reconcile()?.wrong_detached, 1);
     let foreign = [DetachedBudget { budget: 999_999, orders: 1, credited: 1, amount: 1 }];
     ledger.apply(&[Order { activity: "autumn", ..order("a", 1, 5) }])?;
     close(place, &mut ledger, "autumn")?;
-    let asked =
-        Detach { activity: "autumn", closed_ms: 5_000, export: "e", budgets: &foreign, time_ms: 8_000 };
+    let asked = by_name(detach("autumn", "e", &foreign));
     assert!(matches!(begin_detach(place, &mut ledger, &asked), Err(LedgerError::Invalid(_))));
     assert_eq!(reopen(place, &mut ledger, "autumn")?, Reopened::Now, "nothing was begun");
     Ok(())
