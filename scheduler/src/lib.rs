@@ -75,8 +75,8 @@ mod tenants;
 mod timers;
 
 pub use add_queue::{
-    AddQueue, AddQueueOptions, AddQueueParts, AddQueueStats, NotWritten, QueueTopic, QueueWriter, SetAside,
-    SetAsideTimer, read_set_aside,
+    ADD_SIGNATURE_BYTES, AddQueue, AddQueueOptions, AddQueueParts, AddQueueStats, AddSignatures, NotVerified,
+    NotWritten, QueueTopic, QueueWriter, SetAside, SetAsideTimer, read_set_aside,
 };
 pub use backfill::{
     BackfillError, BackfillParts, BackfillRequest, BackfillState, BackfillStatus, Backfills,

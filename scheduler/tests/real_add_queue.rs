@@ -64,6 +64,7 @@ impl Fleet {
             tenants: Arc::clone(&tenants),
             store: Arc::clone(&store),
             writer: TestWriter::new(&broker, &TOPICS),
+            signatures: None,
             topics: TOPICS.map(|name| Shared::topic(&broker, name)).to_vec(),
             folder: folder.path().to_owned(),
             clock: clock.clone(),

@@ -27,6 +27,10 @@
 //! `derive_key` and `keyed_hash` are BLAKE3's. It needs no nonce, so many processes may sign with one key and none of them
 //! keeps a counter over a restart; a nonce that repeats under GMAC gives the key away.
 //!
+//! An add of a timer, which waits in the scheduler's queue of adds, is signed by the same keys and never by the same code:
+//! `key number (4) | MAC (16)`, where the MAC is the first 16 bytes of `keyed_hash(K_adds, key number ‖ add)` and `K_adds` is
+//! `derive_key("windfall signed add of a timer v1", secret)`. The bytes of an add name its store and its tenant.
+//!
 //! ```
 //! use windfall_proto::record::{self, Head};
 //! use windfall_signing::{LiveRing, QueueTag, Refused, Ring, Signer, Verifier};
@@ -57,6 +61,6 @@ pub use key::{KeyInfo, KeyState, SENDER_MAX_BYTES, UnusableName, check_sender};
 pub use key_file::{ChangeError, KeyFile};
 pub use mac::QueueTag;
 pub use ring::{LiveRing, NoPrimary, Ring};
-pub use sign::{SIGNATURE_BYTES, SignError, Signature, Signer};
+pub use sign::{ADD_SIGNATURE_BYTES, SIGNATURE_BYTES, SignError, Signature, Signer};
 pub use verify::{Refused, UNSIGNED_ORIGIN, Verified, Verifier};
 pub use windfall_key_file::KeyFileError;

@@ -8,6 +8,8 @@ pub(crate) const MAC_BYTES: usize = 16;
 const OF_EVENTS: &str = "windfall signed record v1: events";
 const OF_RECORD: &str = "windfall signed record v1: record";
 const OF_QUEUE: &str = "windfall signed record v1: queue";
+/// What separates adds of timers from records of events: no code of the one is ever a code of the other.
+const OF_ADDS: &str = "windfall signed add of a timer v1";
 
 /// What a signature says of the virtual queue that its record was written to: eight bytes that follow from its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -28,6 +30,7 @@ impl QueueTag {
 pub(crate) struct MacKey {
     of_events: [u8; 32],
     of_record: [u8; 32],
+    of_adds: [u8; 32],
 }
 
 /// What a code covers.
@@ -42,7 +45,7 @@ pub(crate) struct Covered<'a> {
 impl MacKey {
     pub fn new(secret: &[u8; 32]) -> Self {
         let derived = |context| blake3::derive_key(context, secret);
-        Self { of_events: derived(OF_EVENTS), of_record: derived(OF_RECORD) }
+        Self { of_events: derived(OF_EVENTS), of_record: derived(OF_RECORD), of_adds: derived(OF_ADDS) }
     }
 
     /// The digest of a record's events. They are hashed by themselves: from their first byte on, all lanes of the
@@ -61,6 +64,12 @@ impl MacKey {
             hasher.update(&len.to_be_bytes()).update(part);
         }
         Code(hasher.update(covered.digest.0.as_bytes()).finalize())
+    }
+
+    /// The code of an add of a timer, which names its store and its tenant itself.
+    pub fn code_of_add(&self, key: u32, add: &[u8]) -> Code {
+        let mut hasher = blake3::Hasher::new_keyed(&self.of_adds);
+        Code(hasher.update(&key.to_be_bytes()).update(add).finalize())
     }
 }
 

@@ -12,6 +12,8 @@ pub(crate) const VERSION: u8 = 1;
 pub(crate) const PREFIX_BYTES: usize = 1 + 4 + 8;
 /// The bytes of a signature.
 pub const SIGNATURE_BYTES: usize = PREFIX_BYTES + MAC_BYTES;
+/// The bytes of the signature of an add of a timer: key number (4), code (16).
+pub const ADD_SIGNATURE_BYTES: usize = 4 + MAC_BYTES;
 
 /// Signs records as one sender, with its primary key in the ring in force. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -60,6 +62,21 @@ impl Signer {
         let key = ring.primary(&self.sender)?;
         let code = sign(&ring, key, &self.tenant, queue, head, events);
         code.ok_or_else(|| NoPrimary { sender: self.sender.to_string() })
+    }
+
+    /// The signature of an add of a timer: the bytes of the add have to name the store that it is for.
+    ///
+    /// # Errors
+    /// [`NoPrimary`], as in [`sign`](Self::sign).
+    pub fn sign_add(&self, add: &[u8]) -> Result<[u8; ADD_SIGNATURE_BYTES], NoPrimary> {
+        let ring = self.ring.current();
+        let key = ring.primary(&self.sender)?;
+        let mac = ring.key(key).and_then(|entry| entry.mac.as_ref());
+        let mac = mac.ok_or_else(|| NoPrimary { sender: self.sender.to_string() })?;
+        let mut signature = [0; ADD_SIGNATURE_BYTES];
+        signature[..4].copy_from_slice(&key.to_be_bytes());
+        signature[4..].copy_from_slice(mac.code_of_add(key, add).bytes());
+        Ok(signature)
     }
 
     /// A whole record, signed for a queue. A signature that it has is replaced: the caller has made the record itself, or

@@ -3,7 +3,7 @@
 use crate::key::KeyState;
 use crate::mac::{Covered, MAC_BYTES, QueueTag};
 use crate::ring::LiveRing;
-use crate::sign::{PREFIX_BYTES, VERSION};
+use crate::sign::{ADD_SIGNATURE_BYTES, PREFIX_BYTES, VERSION};
 use std::sync::Arc;
 use windfall_proto::record::{self, SignedParts};
 use windfall_proto::wire::Malformed;
@@ -178,6 +178,18 @@ impl Verifier {
         verified
     }
 
+    /// Says by which key an add of a timer was signed, whatever tenant this verifies records of: an add names its own.
+    ///
+    /// # Errors
+    /// [`Refused`]: the key is not known, is destroyed, or did not sign these bytes.
+    pub fn verify_add(&self, add: &[u8], signature: &[u8; ADD_SIGNATURE_BYTES]) -> Result<u32, Refused> {
+        let verified = self.judge_add(add, signature);
+        if verified.is_err_and(|refused| refused.lacks().is_some()) {
+            self.ring.note_lack();
+        }
+        verified
+    }
+
     /// How often the ring in force was replaced.
     pub fn ring_changes(&self) -> u64 {
         self.ring.changes()
@@ -186,6 +198,15 @@ impl Verifier {
     /// The highest number of a key in the ring in force. Numbers are given in order, and none twice.
     pub fn highest_key(&self) -> u32 {
         self.ring.current().highest()
+    }
+
+    fn judge_add(&self, add: &[u8], signature: &[u8; ADD_SIGNATURE_BYTES]) -> Result<u32, Refused> {
+        let [a, b, c, d, code @ ..] = signature;
+        let key = u32::from_be_bytes([*a, *b, *c, *d]);
+        let ring = self.ring.current();
+        let entry = ring.key(key).ok_or(Refused::UnknownKey { key })?;
+        let mac = entry.mac.as_ref().ok_or(Refused::DestroyedKey { key })?;
+        if mac.code_of_add(key, add).is(code) { Ok(key) } else { Err(Refused::Forged { key }) }
     }
 
     fn judge(&self, bytes: &[u8], may_carry: impl FnOnce(QueueTag) -> bool) -> Result<Verified, Refused> {

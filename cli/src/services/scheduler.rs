@@ -76,6 +76,10 @@ pub struct AddQueueAt {
     /// The bytes of the file of records that were set aside, at most: 1 MiB to 1 TiB. Default 256 MiB.
     #[serde(default)]
     pub set_aside_bytes_max: Option<u64>,
+    /// Whether adds are signed where there is `[signing]`. Default `true`; `false` is for an upgrade, while schedulers run that
+    /// cannot read signed adds.
+    #[serde(default)]
+    pub sign: Option<bool>,
 }
 
 /// A topic of the queue of adds.
@@ -328,6 +332,12 @@ impl SchedulerAt {
         Ok(())
     }
 
+    /// The names of the topics of the queue of adds.
+    pub fn add_topics(&self) -> BTreeSet<String> {
+        let topics = self.queue.iter().flat_map(|queue| [&queue.master, &queue.backup]);
+        topics.map(|at| at.topic.clone()).collect()
+    }
+
     /// Whether a target sends rewards, so that the process needs an SDK.
     pub fn sends_bonuses(&self) -> bool {
         self.all_targets().any(|(_, _, at)| matches!(at.to, TargetTo::SendBonus))
@@ -424,6 +434,7 @@ impl AddQueueAt {
             held_records_max: self.held_records_max.unwrap_or(default.held_records_max),
             held_bytes_max: self.held_bytes_max.unwrap_or(default.held_bytes_max),
             set_aside_bytes_max: self.set_aside_bytes_max.unwrap_or(default.set_aside_bytes_max),
+            sign: self.sign.unwrap_or(default.sign),
         })
     }
 
@@ -513,6 +524,8 @@ impl ServiceOptions {
             tenants: Arc::new(tenants),
             targets,
             queue: self.scheduler.queue.as_ref().map(|at| at.part(&self.data)).transpose()?,
+            // The wiring has them.
+            signing: None,
             jobs,
             instance,
         })

@@ -1,9 +1,13 @@
 //! The queue of adds of a scheduler, on a virtual queue of its own.
 
+mod signatures;
+
 use super::parts::Brokers;
+use super::signing::SigningKeys;
 use anyhow::{Context, Result};
 use async_trait::async_trait;
 use bytes::Bytes;
+use signatures::SignedAdds;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,7 +18,7 @@ use windfall_contract::due::SlotStore;
 use windfall_contract::rules::{Limit, Limits, Pacing, Queue, Ratio, Revocations, Rules, Topic};
 use windfall_queue_virtual::{Fanout, FanoutOptions, PendingRecord, QueueId, Side, Undelivered};
 use windfall_scheduler::{
-    AddQueue, AddQueueOptions, AddQueueParts, NotWritten, QueueTopic, QueueWriter, Tenants,
+    AddQueue, AddQueueOptions, AddQueueParts, AddSignatures, NotWritten, QueueTopic, QueueWriter, Tenants,
 };
 
 /// What the virtual queue is called.
@@ -53,12 +57,13 @@ pub struct RunningAddQueue {
 }
 
 impl RunningAddQueue {
-    /// Starts it. Waits for no broker.
+    /// Starts it. Waits for no broker. Where there are signing keys, adds are signed and verified. // I12
     pub fn start(
         part: AddQueuePart,
         tenants: &Arc<Tenants>,
         store: &Arc<dyn SlotStore>,
         brokers: &Brokers,
+        signing: Option<&SigningKeys>,
         clock: &Clock,
     ) -> Result<Self> {
         let AddQueuePart { options, master, backup, folder } = part;
@@ -81,6 +86,7 @@ impl RunningAddQueue {
             tenants: Arc::clone(tenants),
             store: Arc::clone(store),
             writer,
+            signatures: signing.map(|keys| Arc::new(SignedAdds::new(keys.clone())) as Arc<dyn AddSignatures>),
             topics,
             folder,
             clock: clock.clone(),

@@ -6,7 +6,7 @@ use super::budgets::BudgetsGate;
 use super::consuming::{Consuming, Shared};
 use super::ledger_mark::KeptMark;
 use super::parts::{Brokers, Options, Parts};
-use super::scheduling::Scheduling;
+use super::scheduling::{Scheduling, SchedulingOptions};
 use super::signing::SigningKeys;
 use super::token_drop::TokenDrop;
 use super::work::Work;
@@ -169,6 +169,7 @@ impl Wiring {
             let slots = parts.slots.context("a process that keeps timers needs a slot store")?;
             let scheduling =
                 options.scheduling.context("a process that keeps timers must know whose they are")?;
+            let scheduling = SchedulingOptions { signing: signing_keys.clone(), ..scheduling };
             let sdk = own.sdks.values().next();
             #[cfg(feature = "roles")]
             let past = own.far.clone().map(|far| Arc::new(far) as Arc<dyn PastTasks>);
@@ -402,7 +403,7 @@ mod tests {
     use crate::drivers::{BrokerAt, DurabilityAt, LedgerAt, RulesAt, SlotsAt, TokensAt};
     use crate::place;
     use crate::services::{Role, dev};
-    use crate::wiring::{SchedulingOptions, TargetPart};
+    use crate::wiring::TargetPart;
     use windfall_ledger::Unbudgeted;
     use windfall_reward_service::{Again, AsyncGrantOptions};
     use windfall_scheduler::{Class, TargetRules, TenantRules, Tenants};
@@ -479,6 +480,7 @@ mod tests {
             tenants: Arc::new(Tenants([("windfall".to_owned(), rules)].into())),
             targets: [(("windfall".to_owned(), "rewards".to_owned()), TargetPart::SendBonus)].into(),
             queue: None,
+            signing: None,
             jobs: None,
             instance: "test".into(),
         }

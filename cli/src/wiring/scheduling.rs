@@ -3,6 +3,7 @@
 use super::add_queue::{AddQueuePart, RunningAddQueue};
 use super::jobs::{JobsPart, RunningJobs};
 use super::parts::Brokers;
+use super::signing::SigningKeys;
 use anyhow::{Context, Result};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,6 +30,8 @@ pub struct SchedulingOptions {
     pub targets: BTreeMap<(String, String), TargetPart>,
     /// The queue by which adds may come.
     pub queue: Option<AddQueuePart>,
+    /// The keys that adds by the queue are signed and verified with.
+    pub signing: Option<SigningKeys>,
     /// How jobs are run, if they are.
     pub jobs: Option<JobsPart>,
     /// The name of this process among those that fire the same store's timers.
@@ -85,7 +88,8 @@ impl Scheduling {
         sdk: Option<&Sdk>,
         clock: &Clock,
     ) -> Result<Self> {
-        let SchedulingOptions { timers, dispatch, tenants, targets, queue, jobs, instance } = options;
+        let SchedulingOptions { timers, dispatch, tenants, targets, queue, signing, jobs, instance } =
+            options;
         let (mut open, mut topics) = (BTreeMap::new(), Vec::new());
         for (name, part) in targets {
             let target: Arc<dyn Target> = match part {
@@ -105,7 +109,8 @@ impl Scheduling {
             };
             open.insert(name, target);
         }
-        let queue = queue.map(|part| RunningAddQueue::start(part, &tenants, &store, brokers, clock));
+        let start = |part| RunningAddQueue::start(part, &tenants, &store, brokers, signing.as_ref(), clock);
+        let queue = queue.map(start);
         let queue = queue.transpose()?;
         let by_queue = queue.as_ref().map(|running| running.queue.clone());
         let (whose, slots) = (Arc::clone(&tenants), Arc::clone(&store));

@@ -2,7 +2,7 @@
 
 use super::background::{Background, Tasks};
 use anyhow::{Context, Result};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,6 +29,8 @@ pub struct SigningOptions {
     pub unsigned: Unsigned,
     /// The same, for topics that have a rule of their own.
     pub topics: BTreeMap<String, Unsigned>,
+    /// The topics of the queue of adds of timers, which the live rules do not know.
+    pub adds: BTreeSet<String>,
     /// What the process does with the keys.
     pub used: RingUse,
 }
@@ -48,12 +50,13 @@ pub struct SigningKeys {
     verifier: Verifier,
     unsigned: Unsigned,
     topics: BTreeMap<String, Unsigned>,
+    adds: BTreeSet<String>,
 }
 
 impl Signing {
     /// Reads the keys. Blocks for the disk.
     pub fn open(path: &Path, options: &SigningOptions) -> Result<Self> {
-        let SigningOptions { sender, tenant, others, unsigned, topics, used } = options;
+        let SigningOptions { sender, tenant, others, unsigned, topics, adds, used } = options;
         let context = || format!("the signing keys {} cannot be used", path.display());
         let file = block_in_place(|| RingFile::open(path, sender, *used)).with_context(context)?;
         let ring: &LiveRing = file.ring();
@@ -61,7 +64,8 @@ impl Signing {
         let tenants = std::iter::once(tenant).chain(others.iter().filter(|other| *other != tenant));
         let verifier = Verifier::of_tenants(ring, tenants.map(String::as_str));
         let ring = ring.clone();
-        let keys = SigningKeys { signer, ring, verifier, unsigned: *unsigned, topics: topics.clone() };
+        let (unsigned, topics, adds) = (*unsigned, topics.clone(), adds.clone());
+        let keys = SigningKeys { signer, ring, verifier, unsigned, topics, adds };
         Ok(Self { file, keys })
     }
 
@@ -114,9 +118,14 @@ impl SigningKeys {
         self.ring.current()
     }
 
-    /// The topics that have a rule of their own.
+    /// The topics that have a rule of their own, without those of the queue of adds.
     pub fn topics(&self) -> impl Iterator<Item = &String> {
-        self.topics.keys()
+        self.topics.keys().filter(move |topic| !self.adds.contains(*topic))
+    }
+
+    /// What becomes of a record of this topic without a signature.
+    pub fn unsigned_of(&self, topic: &str) -> Unsigned {
+        self.topics.get(topic).copied().unwrap_or(self.unsigned)
     }
 
     /// Says who signed a record, whatever topic it comes from.
@@ -127,7 +136,7 @@ impl SigningKeys {
     /// How the records of this topic are verified. Copies of unsigned records may come by every topic, as long as any topic
     /// accepts unsigned ones.
     pub fn of_topic(&self, topic: &str) -> Signatures {
-        let unsigned = self.topics.get(topic).copied().unwrap_or(self.unsigned);
+        let unsigned = self.unsigned_of(topic);
         let accepts = self.topics.values().chain([&self.unsigned]).any(|own| *own == Unsigned::Accept);
         let verifier = self.verifier.clone();
         let verifier = if accepts { verifier.with_unsigned_origins() } else { verifier };

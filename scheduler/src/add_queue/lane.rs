@@ -125,6 +125,13 @@ impl Lane {
         (self.not_before, self.pause, self.last) = (None, Duration::ZERO, Some(last));
     }
 
+    /// Takes those of the records that have no call in flight.
+    pub fn take_where(&mut self, is_taken: impl Fn(&Waiting) -> bool) -> VecDeque<Waiting> {
+        let (taken, stay) = std::mem::take(&mut self.waiting).into_iter().partition(is_taken);
+        self.waiting = stay;
+        taken
+    }
+
     /// Forgets the records of a partition that belongs to somebody else now; returns how many, and their bytes.
     pub fn forget(&mut self, partition: u32) -> (usize, usize) {
         let (mut count, mut bytes) = (0, 0);

@@ -16,8 +16,11 @@
 //! A record names the store that it is for by a random id, which the store itself keeps. The consumer group has this id in its
 //! name, so that the schedulers of two stores never share a group, whatever their options are.
 //!
-//! `record`: the bytes. `reader`: the loop of a topic; `lane`: what waits for a shard; `partition`: what is finished;
-//! `health`: what readiness shows of a topic.
+//! Where a process has keys, it signs what it writes, and takes only what a known key has signed ([`AddSignatures`]): whoever can
+//! write to a topic and has no key adds nothing (I12).
+//!
+//! `record`: the bytes. `signatures`: who may bring an add in. `reader`: the loop of a topic; `reader/origin`: what of it is
+//! verified, and when; `lane`: what waits for a shard; `partition`: what is finished; `health`: what readiness shows of a topic.
 //! `taker`: what surrounds the readers. `set_aside`: the file for people. `options`: all limits.
 
 mod health;
@@ -27,11 +30,13 @@ mod partition;
 mod reader;
 mod record;
 mod set_aside;
+mod signatures;
 mod stats;
 mod taker;
 
 pub use options::AddQueueOptions;
 pub use set_aside::{SetAside, SetAsideTimer, read_set_aside};
+pub use signatures::{ADD_SIGNATURE_BYTES, AddSignatures, NotVerified};
 pub use stats::AddQueueStats;
 
 #[cfg(feature = "fuzzing")]
@@ -95,6 +100,8 @@ pub struct AddQueueParts {
     pub store: Arc<dyn SlotStore>,
     /// Writes to the topics.
     pub writer: Arc<dyn QueueWriter>,
+    /// What adds are signed and verified with. Without it every add is taken, whoever wrote it.
+    pub signatures: Option<Arc<dyn AddSignatures>>,
     /// All topics that may have records of the queue.
     pub topics: Vec<QueueTopic>,
     /// The process's own folder: for the id of the store, and for records that are set aside.
@@ -118,6 +125,7 @@ pub(crate) struct Inner {
     tenants: Arc<Tenants>,
     store: Arc<dyn SlotStore>,
     writer: Arc<dyn QueueWriter>,
+    signatures: Option<Arc<dyn AddSignatures>>,
     topics: Vec<Arc<QueueTopic>>,
     folder: PathBuf,
     clock: Clock,
@@ -165,7 +173,7 @@ impl AddQueue {
     /// # Panics
     /// Outside a tokio runtime.
     pub fn start(parts: AddQueueParts) -> Self {
-        let AddQueueParts { options, tenants, store, writer, topics, folder, clock } = parts;
+        let AddQueueParts { options, tenants, store, writer, signatures, topics, folder, clock } = parts;
         let identity = options.store_id.or_else(|| taker::noted_id(&folder));
         let inner = Arc::new(Inner {
             set_aside: SetAsideFile::new(&folder, options.set_aside_bytes_max),
@@ -173,6 +181,7 @@ impl AddQueue {
             tenants,
             store,
             writer,
+            signatures,
             topics: topics.into_iter().map(Arc::new).collect(),
             folder,
             clock,
@@ -227,14 +236,23 @@ impl AddQueue {
             return vec![Err(QueueRefusal::Not(identity.refusal())); count];
         };
         let written_ms = inner.clock.unix_ms();
-        let record = |KeyedTask { task, key }: KeyedTask| {
+        let signatures = inner.signatures.as_ref().filter(|_| inner.options.sign);
+        let record = |KeyedTask { task, key }: KeyedTask| -> Result<(Bytes, Bytes), String> {
             let partition_key = Bytes::from([tenant.as_bytes(), &[0], key.as_bytes()].concat());
             let NewTask { target, due_ms, payload, .. } = task;
             let add =
                 QueuedAdd { store, written_ms, due_ms, tenant: tenant.to_owned(), target, key, payload };
-            (partition_key, add.encode())
+            let record = match signatures {
+                Some(own) => add.encode_signed(|covered| own.sign(covered))?,
+                None => add.encode(),
+            };
+            Ok((partition_key, record))
         };
-        let records = tasks.into_iter().map(record).collect();
+        // Nothing goes out unsigned that is to be signed.
+        let records = match tasks.into_iter().map(record).collect::<Result<Vec<_>, String>>() {
+            Ok(records) => records,
+            Err(what) => return vec![Err(QueueRefusal::Not(format!("it cannot be signed: {what}"))); count],
+        };
         let mut answers = inner.writer.write(records, self.write_timeout()).await;
         answers.resize_with(count, || Err(NotWritten::Unknown("an answer is missing".into())));
         let answer = |answer: Result<(), NotWritten>| match answer {

@@ -31,6 +31,9 @@ pub struct AddQueueOptions {
     /// The bytes of the file of records that were set aside at most: 1 MiB to 1 TiB. Default 256 MiB. Beyond it such records
     /// are held.
     pub set_aside_bytes_max: u64,
+    /// Whether adds are signed where the process has keys for it. Default `true`. `false` is for an upgrade, while processes of a
+    /// release read the queue that takes signed adds for damaged ones.
+    pub sign: bool,
 }
 
 impl Default for AddQueueOptions {
@@ -44,6 +47,7 @@ impl Default for AddQueueOptions {
             held_records_max: 65_536,
             held_bytes_max: 64 << 20,
             set_aside_bytes_max: 256 << 20,
+            sign: true,
         }
     }
 }
@@ -89,5 +93,10 @@ pub(super) const TROUBLED_AFTER: Duration = Duration::from_secs(5);
 pub(super) const TIDY_EVERY: Duration = Duration::from_secs(60);
 /// How often a record is refused alone before it is set aside, where its shard answers meanwhile.
 pub(super) const REFUSALS_MAX: u32 = 5;
+/// How long a record waits for the key that has signed it: a process looks at the file of its keys every 5 seconds, at once when
+/// it lacks a key, and once more when a look fails.
+pub(super) const KEY_WAIT: Duration = Duration::from_secs(15);
+/// The part of the records, and of their bytes, in memory that may wait for a key, so that garbage leaves room for others.
+pub(super) const KEY_WAIT_SHARE: usize = 4;
 /// How many times as many records as are held may wait to be finished.
 pub(super) const UNSETTLED_FACTOR: usize = 16;

@@ -1,5 +1,7 @@
 //! Takes the records of one topic, and stores their tasks.
 
+mod origin;
+
 use super::health::{DamagedPartitions, Health};
 use super::lane::{Lane, Place, Waiting};
 use super::options::{
@@ -10,6 +12,7 @@ use super::record::QueuedAdd;
 use super::set_aside::{ReadAt, Reason, SetAside};
 use super::{Inner, QueueTopic, stopped};
 use bytes::Bytes;
+use origin::WaitingForKeys;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,6 +61,9 @@ pub(super) struct Reader {
     shards: u16,
     partitions: BTreeMap<u32, Partition>,
     lanes: BTreeMap<Shard, Lane>,
+    late: WaitingForKeys,
+    /// How often the keys had changed at the last look.
+    key_changes: u64,
     asides: VecDeque<Aside>,
     asides_not_before: Option<Instant>,
     is_writing_asides: bool,
@@ -91,6 +97,8 @@ pub(super) async fn read_topic(
         shards: inner.store.shards(),
         partitions: BTreeMap::new(),
         lanes: BTreeMap::new(),
+        late: WaitingForKeys::default(),
+        key_changes: inner.signatures.as_ref().map_or(0, |own| own.changes()),
         asides: VecDeque::new(),
         asides_not_before: None,
         is_writing_asides: false,
@@ -112,7 +120,10 @@ pub(super) async fn read_topic(
             biased;
             () = stopped(stop) => break,
             Some(landed) = reader.calls.join_next(), if !reader.calls.is_empty() => reader.landed(landed),
-            _ = ticks.tick() => reader.finish(&mut **consumer).await,
+            _ = ticks.tick() => {
+                reader.look_at_keys(Instant::now());
+                reader.finish(&mut **consumer).await;
+            }
             polled = consumer.poll(fetch) => match polled {
                 Ok(polled) => {
                     reader.polls.succeeded(inner);
@@ -190,6 +201,7 @@ impl Reader {
         for lane in self.lanes.values_mut() {
             self.bytes -= lane.forget(partition).1;
         }
+        self.bytes -= self.late.forget(partition);
         let bytes = &mut self.bytes;
         self.asides.retain(|aside| {
             let stays = aside.at.partition != partition;
@@ -205,13 +217,7 @@ impl Reader {
         self.damaged.read(&self.inner, partition, offset);
         self.bytes += payload.len();
         let at = Place { partition, epoch, offset };
-        match self.judge(&payload) {
-            Ok((shard, once)) => {
-                let waiting = Waiting { at, once, record: payload, refusals: 0, refused_at: None };
-                self.lanes.entry(shard).or_default().push(waiting);
-            }
-            Err(reason) => self.set_aside(at, reason, &payload),
-        }
+        self.sort(at, payload, Instant::now(), None);
     }
 
     /// Where a record's task goes. Nothing that the record says is taken for granted.
@@ -221,6 +227,7 @@ impl Reader {
         if add.store != own {
             return Err(Reason::OtherStore { theirs: add.store, own });
         }
+        self.check_origin(record)?;
         let route = self.known.routes.get(&(add.tenant, add.target)).copied();
         let route = route.ok_or(Reason::UnknownTarget)?;
         let shard = add.key.shard(route.tenant, self.shards);
@@ -425,9 +432,13 @@ impl Reader {
     fn keep(&mut self, shard: Shard, batch: Vec<Waiting>) {
         let mut own = Vec::with_capacity(batch.len());
         for waiting in batch {
-            match self.partition(waiting.at).is_some() {
-                true => own.push(waiting),
-                false => self.bytes -= waiting.record.len(),
+            if self.partition(waiting.at).is_none() {
+                self.bytes -= waiting.record.len();
+            } else if self.check_origin(&waiting.record).is_err() {
+                // Its key was destroyed while it was in a call.
+                self.sort(waiting.at, waiting.record, Instant::now(), None);
+            } else {
+                own.push(waiting);
             }
         }
         self.lanes.entry(shard).or_default().give_back(own);

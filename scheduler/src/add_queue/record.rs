@@ -3,7 +3,7 @@
 //! | bytes | what |
 //! |---|---|
 //! | 2 | `WT` |
-//! | 1 | the version of this table: 1 |
+//! | 1 | the version of this table: 1, or 2 where it is signed |
 //! | 8 | the id of the store's queue |
 //! | 8 | when the record was written, in Unix milliseconds |
 //! | 8 | when the task is due, in Unix milliseconds |
@@ -11,13 +11,20 @@
 //! | 1 + n | the target's name, behind its length |
 //! | 1 + n | the caller's own key, behind its length |
 //! | 4 + n | the payload, behind its length |
+//! | 4 + 16 | in version 2 alone: the signature, which is the number of the key and a code over all bytes before and that number |
 //! | 4 | the CRC32C of all bytes before it |
+//!
+//! The code says who wrote the add; the CRC tells a damaged record from one that somebody has changed.
 
+use super::signatures::ADD_SIGNATURE_BYTES;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use windfall_contract::due::{DUE_MAX_MS, PAYLOAD_MAX_BYTES, TaskKey};
 
 const MAGIC: [u8; 2] = *b"WT";
-const VERSION: u8 = 1;
+/// The version of adds that nobody has signed.
+const UNSIGNED: u8 = 1;
+/// The version of signed adds.
+const SIGNED: u8 = 2;
 const CHECKSUM_BYTES: usize = 4;
 /// The bytes of a name at most, as in the options.
 const NAME_MAX_BYTES: usize = 100;
@@ -41,19 +48,36 @@ pub(super) struct QueuedAdd {
 pub(super) enum RecordFault {
     #[error("it is no add of a timer")]
     Foreign,
-    #[error("it has version {0}, and this build reads up to {VERSION}")]
+    #[error("it has version {0}, and this build reads up to {SIGNED}")]
     Newer(u8),
     #[error("it is damaged: {0}")]
     Damaged(&'static str),
 }
 
 impl QueuedAdd {
-    /// Its bytes. Names that are too long cannot be read again; whoever calls this has checked them.
+    /// Its bytes without a signature. Names that are too long cannot be read again; whoever calls this has checked them.
     pub fn encode(&self) -> Bytes {
+        sealed(self.body(UNSIGNED))
+    }
+
+    /// Its bytes with a signature, which `sign` makes of what it covers.
+    pub fn encode_signed<E>(
+        &self,
+        sign: impl FnOnce(&[u8]) -> Result<[u8; ADD_SIGNATURE_BYTES], E>,
+    ) -> Result<Bytes, E> {
+        let mut bytes = self.body(SIGNED);
+        let signature = sign(&bytes)?;
+        bytes.put_slice(&signature);
+        Ok(sealed(bytes))
+    }
+
+    /// All bytes before the signature and the checksum.
+    fn body(&self, version: u8) -> BytesMut {
         let names = self.tenant.len() + self.target.len() + self.key.as_bytes().len();
-        let mut bytes = BytesMut::with_capacity(3 + 24 + 3 + names + 4 + self.payload.len() + CHECKSUM_BYTES);
+        let behind = ADD_SIGNATURE_BYTES + CHECKSUM_BYTES;
+        let mut bytes = BytesMut::with_capacity(3 + 24 + 3 + names + 4 + self.payload.len() + behind);
         bytes.put_slice(&MAGIC);
-        bytes.put_u8(VERSION);
+        bytes.put_u8(version);
         bytes.put_u64(self.store);
         bytes.put_u64(self.written_ms);
         bytes.put_u64(self.due_ms);
@@ -63,28 +87,28 @@ impl QueuedAdd {
         }
         bytes.put_u32(u32::try_from(self.payload.len()).unwrap_or(u32::MAX));
         bytes.put_slice(&self.payload);
-        bytes.put_u32(crc32c::crc32c(&bytes));
-        bytes.freeze()
+        bytes
     }
 
-    /// Reads an add, and checks what a caller's add is checked for.
+    /// Reads an add, and checks what a caller's add is checked for. Who has signed it is [another question](signed_parts).
     pub fn decode(record: &Bytes) -> Result<Self, RecordFault> {
         use RecordFault::Damaged;
         if record.len() < MAGIC.len() + 1 || record[..2] != MAGIC {
             return Err(RecordFault::Foreign);
         }
-        match record[2] {
-            VERSION => {}
+        let signature = match record[2] {
+            UNSIGNED => 0,
+            SIGNED => ADD_SIGNATURE_BYTES,
             0 => return Err(RecordFault::Foreign),
             newer => return Err(RecordFault::Newer(newer)),
-        }
-        let body = record.len().checked_sub(CHECKSUM_BYTES).filter(|end| *end >= 27);
+        };
+        let body = record.len().checked_sub(CHECKSUM_BYTES).filter(|end| *end >= 27 + signature);
         let end = body.ok_or(Damaged("it is cut short"))?;
         let mut checksum = &record[end..];
         if checksum.get_u32() != crc32c::crc32c(&record[..end]) {
             return Err(Damaged("its checksum is wrong"));
         }
-        let mut rest = record.slice(3..end);
+        let mut rest = record.slice(3..end - signature);
         let (store, written_ms, due_ms) = (rest.get_u64(), rest.get_u64(), rest.get_u64());
         let (tenant, target) = (name(&mut rest)?, name(&mut rest)?);
         let key = short(&mut rest)?;
@@ -106,10 +130,28 @@ impl QueuedAdd {
     }
 }
 
-/// Reads an add and writes it again; `None` where it is refused.
+/// With its checksum behind it.
+fn sealed(mut bytes: BytesMut) -> Bytes {
+    let checksum = crc32c::crc32c(&bytes);
+    bytes.put_u32(checksum);
+    bytes.freeze()
+}
+
+/// What the signature of a record covers, and the signature; `None` where it has none.
+pub(super) fn signed_parts(record: &[u8]) -> Option<(&[u8], &[u8; ADD_SIGNATURE_BYTES])> {
+    let end = record.len().checked_sub(CHECKSUM_BYTES)?;
+    let (add, signature) = record[..end].split_last_chunk::<ADD_SIGNATURE_BYTES>()?;
+    (add.get(MAGIC.len()) == Some(&SIGNED)).then_some((add, signature))
+}
+
+/// Reads an add and writes it again, with the signature that it has; `None` where it is refused.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn again(record: &Bytes) -> Option<Bytes> {
-    QueuedAdd::decode(record).ok().map(|add| add.encode())
+    let add = QueuedAdd::decode(record).ok()?;
+    match signed_parts(record) {
+        Some((_, signature)) => add.encode_signed(|_| Ok::<_, RecordFault>(*signature)).ok(),
+        None => Some(add.encode()),
+    }
 }
 
 /// Bytes behind their length.
@@ -170,6 +212,27 @@ mod tests {
         assert_eq!(QueuedAdd::decode(&bytes), Ok(add()));
     }
 
+    /// The same add with a signature: these bytes never change either.
+    #[test]
+    fn the_bytes_of_version_2() {
+        let signature: [u8; ADD_SIGNATURE_BYTES] = std::array::from_fn(|at| u8::try_from(at).unwrap());
+        let unsigned = add().encode();
+        let mut covered = unsigned[..unsigned.len() - 4].to_vec();
+        covered[2] = 2;
+        let bytes = add().encode_signed(|given| {
+            assert_eq!(given, covered);
+            Ok::<_, RecordFault>(signature)
+        });
+        let bytes = bytes.unwrap();
+        let (body, checksum) = bytes.split_at(bytes.len() - 4);
+        assert_eq!(body, [&covered[..], &signature].concat());
+        assert_eq!(checksum, crc32c::crc32c(body).to_be_bytes());
+        assert_eq!(QueuedAdd::decode(&bytes), Ok(add()));
+        assert_eq!(signed_parts(&bytes), Some((&covered[..], &signature)));
+        assert_eq!(signed_parts(&unsigned), None);
+        assert!((0..40).all(|len| signed_parts(&bytes[..len]).is_none_or(|(add, _)| add.len() >= 3)));
+    }
+
     #[test]
     fn the_largest_add_and_the_emptiest_one_are_read_as_they_were_written() {
         let largest = QueuedAdd {
@@ -188,16 +251,18 @@ mod tests {
 
     #[test]
     fn no_byte_can_be_changed_or_be_missing_without_being_noticed() {
-        let bytes = add().encode();
-        for len in 0..bytes.len() {
-            assert!(QueuedAdd::decode(&bytes.slice(..len)).is_err(), "{len}");
+        let signed = add().encode_signed(|_| Ok::<_, RecordFault>([7; ADD_SIGNATURE_BYTES])).unwrap();
+        for bytes in [add().encode(), signed] {
+            for len in 0..bytes.len() {
+                assert!(QueuedAdd::decode(&bytes.slice(..len)).is_err(), "{len}");
+            }
+            for at in 0..bytes.len() {
+                let mut changed = bytes.to_vec();
+                changed[at] ^= 0x20;
+                assert!(QueuedAdd::decode(&changed.into()).is_err(), "{at}");
+            }
+            assert!(QueuedAdd::decode(&[&bytes[..], &[0]].concat().into()).is_err());
         }
-        for at in 0..bytes.len() {
-            let mut changed = bytes.to_vec();
-            changed[at] ^= 0x20;
-            assert!(QueuedAdd::decode(&changed.into()).is_err(), "{at}");
-        }
-        assert!(QueuedAdd::decode(&[&bytes[..], &[0]].concat().into()).is_err());
     }
 
     /// What is whole and still no add: whoever wrote it does not keep the rules.
@@ -210,8 +275,12 @@ mod tests {
             Bytes::from(bytes)
         };
         let mut newer = add().encode().to_vec();
-        newer[2] = 2;
-        assert_eq!(QueuedAdd::decode(&sealed(newer)), Err(RecordFault::Newer(2)));
+        newer[2] = 3;
+        assert_eq!(QueuedAdd::decode(&sealed(newer)), Err(RecordFault::Newer(3)));
+        // The end of what is in it is taken for a signature, and the rest does not fit.
+        let mut cut = add().encode().to_vec();
+        cut[2] = 2;
+        assert!(matches!(QueuedAdd::decode(&sealed(cut)), Err(RecordFault::Damaged(_))));
         for wrong in [
             QueuedAdd { payload: vec![0; PAYLOAD_MAX_BYTES + 1].into(), ..add() },
             QueuedAdd { due_ms: DUE_MAX_MS + 1, ..add() },

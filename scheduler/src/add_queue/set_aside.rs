@@ -57,7 +57,8 @@ pub struct SetAsideTimer {
     pub payload: String,
 }
 
-/// Why a record is set aside. No text may make anybody add a timer again that may have fired.
+/// Why a record is set aside. No text may make anybody add a timer again that may have fired. `Unsigned`: nobody has signed it, and
+/// its topic takes no such adds; `Unverified`: no known key has signed it as it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Reason {
     Unreadable(String),
@@ -66,6 +67,8 @@ pub(super) enum Reason {
     OtherTask,
     TooOld { kept_ms: u64 },
     Refused(String),
+    Unsigned,
+    Unverified { what: String, may_become_known: bool },
 }
 
 impl Reason {
@@ -77,6 +80,8 @@ impl Reason {
             Self::OtherTask => "other_task",
             Self::TooOld { .. } => "too_old",
             Self::Refused(_) => "refused",
+            Self::Unsigned => "unsigned",
+            Self::Unverified { .. } => "unverified",
         }
     }
 
@@ -107,6 +112,17 @@ impl Reason {
             Self::Refused(what) => format!(
                 "The store refuses it again and again, and takes others of its shard: {what}. It is not stored"
             ),
+            Self::Unsigned => {
+                "Nobody has signed the record, and the options [signing] take no such adds from this topic. Anybody who can \
+                 write to the topic may have written it, and another process with other options may have taken a copy of \
+                 it: find out who wrote it, and whether its timer is stored, before anything is done"
+                    .into()
+            }
+            Self::Unverified { what, .. } => format!(
+                "No known key has signed the record as it is: {what}. Somebody may have forged it, or its signer has keys \
+                 that this process does not have, and another process may have taken a copy of it: find out who wrote it, \
+                 and whether its timer is stored, before anything is done"
+            ),
         }
     }
 
@@ -118,6 +134,8 @@ impl Reason {
             Self::OtherTask => &stats.other_task,
             Self::TooOld { .. } => &stats.too_old,
             Self::Refused(_) => &stats.refused,
+            Self::Unsigned => &stats.unsigned,
+            Self::Unverified { .. } => &stats.unverified,
         };
         counter.add(1);
         stats.set_aside.add(1);
@@ -321,12 +339,14 @@ mod tests {
             Reason::OtherTask,
             Reason::TooOld { kept_ms: 1 },
             Reason::Refused("no".into()),
+            Reason::Unsigned,
+            Reason::Unverified { what: "no".into(), may_become_known: true },
         ] {
             let what = reason.what().to_lowercase();
             assert!(!what.contains("add it again") && !what.contains("send it again"), "{what}");
             // Whoever may have a copy of it, or may have fired it, is named before anything else.
             let may_have_fired =
-                matches!(reason, Reason::OtherStore { .. } | Reason::UnknownTarget | Reason::TooOld { .. });
+                !matches!(reason, Reason::Unreadable(_) | Reason::OtherTask | Reason::Refused(_));
             assert!(!may_have_fired || what.contains("before anything is done"), "{what}");
         }
     }

@@ -41,6 +41,15 @@ declare_metrics! {
             pub too_old: Count as "too_old",
             /// Records that the store refuses again and again.
             pub refused: Count as "refused",
+            /// Records that nobody has signed, from topics that take no such records.
+            pub unsigned: Count as "unsigned",
+            /// Records that no known key has signed as they are.
+            pub unverified: Count as "unverified",
+        }
+        counter "windfall_scheduler_queue_unsigned_records_total"
+        "Records of the queue of adds that were taken though nobody had signed them" {
+            /// Records that were taken though nobody had signed them, by a process with keys.
+            pub unsigned_taken: Count,
         }
         gauge "windfall_scheduler_queue_held_records"
         "Records of the queue of adds that are held because their shard, or the file of records set aside, did not take them when it was asked last" {

@@ -70,6 +70,7 @@ impl Town {
             tenants: Arc::clone(&self.tenants),
             store: Arc::clone(&store),
             writer: Arc::clone(&self.writer) as _,
+            signatures: None,
             topics: TOPICS.map(|name| Shared::topic(&self.broker, name)).to_vec(),
             folder: folder.to_owned(),
             clock: clock(),

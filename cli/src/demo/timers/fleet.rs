@@ -92,6 +92,7 @@ impl Fleet {
             tenants: Arc::clone(&self.tenants),
             targets: BTreeMap::from([((TENANT.to_owned(), TARGET.to_owned()), target)]),
             queue: None,
+            signing: None,
             jobs: None,
             instance: format!("dispatcher-{number}"),
         };

@@ -229,7 +229,8 @@ async fn adds_are_written_while_the_store_is_away_and_fire_once_when_it_is_back(
     let faulty = Arc::new(Faulty { store: slots, is_away: AtomicBool::new(false) });
     let store = Arc::clone(&faulty) as Arc<dyn SlotStore>;
     let brokers = brokers(folder.path());
-    let start = || RunningAddQueue::start(part(folder.path()), &tenants, &store, &brokers, &clock).unwrap();
+    let start =
+        || RunningAddQueue::start(part(folder.path()), &tenants, &store, &brokers, None, &clock).unwrap();
     let came = Arc::<Came>::default();
     let targets = [(("shop".to_owned(), "out".to_owned()), Arc::clone(&came) as Arc<dyn Target>)].into();
     let dispatch = DispatchOptions::default();
