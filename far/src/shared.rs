@@ -13,9 +13,9 @@ use std::sync::Arc;
 use windfall_contract::Clock;
 use windfall_contract::due::{
     Added, Advanced, CancelOnce, CancelledOnce, Change, Changed, DUE_MAX_MS, DeadTask, Durability,
-    FinishBatch, Found, HeldBy, Lease, LeaseError, LoadBatch, Loaded, Moved, NewRecord, OnceAnswers,
-    OnceRecord, PAYLOAD_MAX_BYTES, ReadFrom, Route, Shard, SlotMinute, SlotState, SlotStore, StoreError,
-    TaskAt, TaskId, WaitingPage,
+    FinishBatch, Found, HeldBy, KnownName, Lease, LeaseError, LoadBatch, Loaded, Moved, NameKept, NewRecord,
+    OnceAnswers, OnceRecord, PAYLOAD_MAX_BYTES, ReadFrom, Route, Shard, SlotMinute, SlotState, SlotStore,
+    StoreError, TaskAt, TaskId, WaitingPage,
 };
 
 /// A tenant of nobody, for no rules may name one like it. Its first target is the log that has the far tier.
@@ -239,6 +239,10 @@ impl SlotStore for FarElsewhere {
 
     async fn names(&self, route: Route) -> Result<Option<(String, String)>, StoreError> {
         self.near.names(route).await
+    }
+
+    async fn keep_names(&self, known: &[KnownName]) -> Result<Vec<NameKept>, StoreError> {
+        self.near.keep_names(known).await
     }
 
     async fn add(&self, shard: Shard, batch: &[NewRecord]) -> Result<Vec<Added>, StoreError> {

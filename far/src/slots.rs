@@ -15,9 +15,9 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use windfall_contract::due::{
     Added, Advanced, CancelOnce, CancelledOnce, Change, Changed, DUE_MAX_MS, DeadTask, Durability,
-    FinishBatch, Found, HeldBy, Lease, LeaseError, LoadBatch, Loaded, NewRecord, OnceAnswers, OnceRecord,
-    PAYLOAD_MAX_BYTES, ReadFrom, Route, Shard, SlotMinute, SlotState, SlotStore, StoreError, TaskAt, TaskId,
-    WaitingPage,
+    FinishBatch, Found, HeldBy, KnownName, Lease, LeaseError, LoadBatch, Loaded, NameKept, NewRecord,
+    OnceAnswers, OnceRecord, PAYLOAD_MAX_BYTES, ReadFrom, Route, Shard, SlotMinute, SlotState, SlotStore,
+    StoreError, TaskAt, TaskId, WaitingPage,
 };
 
 const PANIC_PAUSE: Duration = Duration::from_secs(1);
@@ -201,6 +201,10 @@ impl SlotStore for FarSlots {
 
     async fn names(&self, route: Route) -> Result<Option<(String, String)>, StoreError> {
         self.owned.near.names(route).await
+    }
+
+    async fn keep_names(&self, known: &[KnownName]) -> Result<Vec<NameKept>, StoreError> {
+        self.owned.near.keep_names(known).await
     }
 
     async fn add(&self, shard: Shard, batch: &[NewRecord]) -> Result<Vec<Added>, StoreError> {

@@ -1,8 +1,8 @@
 //! What a caller may ask of a store, whichever driver it is. A call that is refused here has changed nothing.
 
 use windfall_contract::due::{
-    CancelOnce, Change, DUE_MAX_MS, FinishBatch, LoadBatch, NewRecord, OnceRecord, PAYLOAD_MAX_BYTES, Shard,
-    StoreError, TaskKey,
+    CancelOnce, Change, DUE_MAX_MS, FinishBatch, KnownName, LoadBatch, NewRecord, OnceRecord,
+    PAYLOAD_MAX_BYTES, Shard, StoreError, TaskKey,
 };
 
 /// The numbers of shards that a store may have.
@@ -30,6 +30,16 @@ pub(crate) fn name(name: &str) -> Result<(), StoreError> {
         1..=NAME_MAX_BYTES => Ok(()),
         other => refuse(format!("a name has 1 to {NAME_MAX_BYTES} bytes, this one has {other}")),
     }
+}
+
+pub(crate) fn known_names(known: &[KnownName]) -> Result<(), StoreError> {
+    for KnownName { tenant, target } in known {
+        name(&tenant.1)?;
+        if let Some((_, target)) = target {
+            name(target)?;
+        }
+    }
+    Ok(())
 }
 
 fn task(due_ms: u64, payload_bytes: usize) -> Result<(), StoreError> {

@@ -11,8 +11,8 @@ use windfall_conformance::redis_nodes::{self, SlotMoves, asked, command};
 use windfall_conformance::slots::{self, Fixture};
 use windfall_contract::due::{
     Added, CancelOnce, CancelledOnce, Change, Changed, DeadTask, Durability, FinishBatch, KEY_MARGIN_MS,
-    LeaseError, Moved, NewRecord, ReadFrom, Route, Shard, SlotEntry, SlotStore, StoreError, TaskAt, TaskId,
-    TaskKey, Waiting,
+    KnownName, LeaseError, Moved, NameKept, NewRecord, ReadFrom, Route, Shard, SlotEntry, SlotStore,
+    StoreError, TaskAt, TaskId, TaskKey, Waiting,
 };
 use windfall_servers::{Private, RedisOptions as ServerOptions, Servers, Spec};
 use windfall_slots::redis::{OpenRedisError, RedisSlots, RedisSlotsOptions};
@@ -195,6 +195,53 @@ async fn slots_move_under_load(store: &Arc<RedisSlots>, urls: &[String], prefix:
         }
     }
     assert_eq!(found, waiting, "by the tasks themselves");
+}
+
+/// A server that was emptied has the same numbers again as soon as somebody who knows them says so, and gives them to nobody
+/// else.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs real servers: ./dev test runs it"]
+async fn names_that_a_flush_took_are_put_back() {
+    let server = single();
+    let store = RedisSlots::open(patient(RedisSlotsOptions::at(server.url()))).await.unwrap();
+    let mut known = Vec::new();
+    for tenant in ["acme", "beta", "gamma"] {
+        let number = store.tenant(tenant).await.unwrap();
+        let target = Some((store.target(number, "out").await.unwrap(), "out".to_owned()));
+        known.push(KnownName { tenant: (number, tenant.to_owned()), target });
+    }
+    assert_eq!(store.keep_names(&known).await.unwrap(), [NameKept::Same; 3]);
+    command(server.url(), &["FLUSHALL"]).await.unwrap();
+    assert_eq!(store.keep_names(&known).await.unwrap(), [NameKept::PutBack; 3]);
+    assert_eq!(store.keep_names(&known).await.unwrap(), [NameKept::Same; 3]);
+    assert_eq!(store.tenant("delta").await.unwrap(), 4);
+    for KnownName { tenant: (number, name), target } in known {
+        assert_eq!(store.tenant(&name).await.unwrap(), number);
+        let (target, _) = target.unwrap();
+        assert_eq!(store.target(number, "out").await.unwrap(), target);
+        let names = store.names(Route { tenant: number, target }).await.unwrap();
+        assert_eq!(names, Some((name, "out".to_owned())));
+    }
+}
+
+/// Who names tenants first after a flush has their numbers: whoever knows others is told, and changes nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs real servers: ./dev test runs it"]
+async fn a_number_that_another_has_by_now_is_used_for_nobody() {
+    let server = single();
+    let store = RedisSlots::open(patient(RedisSlotsOptions::at(server.url()))).await.unwrap();
+    let (acme, beta) = (store.tenant("acme").await.unwrap(), store.tenant("beta").await.unwrap());
+    let out = store.target(acme, "out").await.unwrap();
+    command(server.url(), &["FLUSHALL"]).await.unwrap();
+    assert_eq!(store.tenant("beta").await.unwrap(), acme);
+    let name = |number: u16, name: &str| KnownName { tenant: (number, name.to_owned()), target: None };
+    let of_acme = KnownName { target: Some((out, "out".to_owned())), ..name(acme, "acme") };
+    let kept = store.keep_names(&[name(acme, "acme"), of_acme, name(beta, "beta")]).await.unwrap();
+    assert_eq!(kept, [NameKept::Taken, NameKept::Taken, NameKept::Moved]);
+    assert_eq!(store.names(Route { tenant: acme, target: out }).await.unwrap(), None);
+    assert_eq!(store.tenant("beta").await.unwrap(), acme);
+    let anew = store.tenant("acme").await.unwrap();
+    assert!(anew > acme && anew > beta, "{anew}");
 }
 
 /// I10: whatever was answered Ok before a kill is there after it, also what fired and who owns what.

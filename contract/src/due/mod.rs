@@ -19,9 +19,9 @@ pub use once::{AddedOnce, CancelOnce, CancelledOnce, OnceAnswers, OnceRecord};
 pub use past::{PastPage, PastSpan, PastTasks};
 pub use record::{DueRecord, RecordError, SlotEntry};
 pub use store::{
-    Added, Advanced, Change, Changed, DeadTask, Durability, FarRecord, FinishBatch, Found, HeldBy, Lease,
-    LeaseError, LoadBatch, Loaded, Moved, NewRecord, ReadFrom, SlotState, SlotStore, StoreError, TaskAt,
-    Waiting, WaitingPage,
+    Added, Advanced, Change, Changed, DeadTask, Durability, FarRecord, FinishBatch, Found, HeldBy, KnownName,
+    Lease, LeaseError, LoadBatch, Loaded, Moved, NameKept, NewRecord, ReadFrom, SlotState, SlotStore,
+    StoreError, TaskAt, Waiting, WaitingPage,
 };
 pub use target::{Fired, Firing, Target};
 

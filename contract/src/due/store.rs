@@ -226,6 +226,29 @@ pub struct FinishBatch {
     pub dead: Vec<DeadTask>,
 }
 
+/// By which numbers a caller knows a tenant, and perhaps a target of it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct KnownName {
+    /// The tenant's number and its name.
+    pub tenant: (u16, String),
+    /// The number and the name of a target of this tenant; `None`: the tenant alone is meant.
+    pub target: Option<(u16, String)>,
+}
+
+/// What a store means by the numbers that a caller knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NameKept {
+    /// The same.
+    Same,
+    /// The same from now on: it had lost a number or a name, and nobody had taken it since.
+    PutBack,
+    /// The numbers lead to these names, so that what is stored under them goes to the right target; but a name has another
+    /// number by now, by which its tasks are added and found from now on.
+    Moved,
+    /// Another name has one of the numbers. Nothing was put back that would contradict it.
+    Taken,
+}
+
 /// What an Ok of a store survives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Durability {
@@ -287,6 +310,15 @@ pub trait SlotStore: Send + Sync {
     /// # Errors
     /// [`StoreError`].
     async fn names(&self, route: Route) -> Result<Option<(String, String)>, StoreError>;
+
+    /// Puts names back that the store has lost, under the numbers by which a caller knows them, and answers what it means by
+    /// these numbers: one answer for each, in order. A number that is put back is given to no other name later. Who is first
+    /// has it: what another name has by now is changed by nothing. Of a target whose tenant's number is
+    /// [`Taken`](NameKept::Taken), nothing is put back.
+    ///
+    /// # Errors
+    /// [`StoreError`]; it may be repeated.
+    async fn keep_names(&self, known: &[KnownName]) -> Result<Vec<NameKept>, StoreError>;
 
     /// Stores tasks of one shard, all in one step: one answer for each, in order. Tasks with equal keys in one batch:
     /// the first one is stored.

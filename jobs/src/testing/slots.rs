@@ -41,6 +41,10 @@ impl SlotStore for FakeSlots {
         nobody()
     }
 
+    async fn keep_names(&self, known: &[KnownName]) -> Result<Vec<NameKept>, StoreError> {
+        Ok(vec![NameKept::Same; known.len()])
+    }
+
     async fn add(&self, _: Shard, batch: &[NewRecord]) -> Result<Vec<Added>, StoreError> {
         self.added.lock().extend(batch.iter().cloned());
         let knows_all = *self.knows_all.lock();

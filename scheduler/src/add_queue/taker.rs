@@ -7,11 +7,15 @@ use crate::caught::caught;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use windfall_contract::broker::{Consumer, OpenError};
-use windfall_contract::due::{Route, Shard, StoreError};
+use windfall_contract::due::{KnownName, NameKept, Route, Shard, StoreError};
 
+/// How often names are said to the store, and how many at a time.
+const KEEP_EVERY: Duration = Duration::from_secs(1);
+const KEPT_AT_ONCE: usize = 500;
 const ID_FILE: &str = "store-id";
 /// What a trouble with the store is called.
 const STORE: &str = "the store of the queue of adds";
@@ -27,22 +31,63 @@ fn group(id: u64) -> String {
     format!("windfall-timers-{id:016x}")
 }
 
-/// Learns what the store says, and reads all topics until it is to stop.
+/// Learns what the store says, and reads all topics until it is to stop; begins anew where the store does not mean the same
+/// by its numbers any more.
 pub(super) async fn run(inner: Arc<Inner>, mut stop: watch::Receiver<bool>) {
-    let learnt = tokio::select! {
-        biased;
-        // A process that ends must not give a name to a store that was made anew meanwhile.
-        () = stopped(&mut stop) => return,
-        learnt = learn(&inner) => Arc::new(learnt),
-    };
-    let mut tasks = JoinSet::new();
-    for topic in &inner.topics {
-        tasks.spawn(read(Arc::clone(&inner), Arc::clone(topic), Arc::clone(&learnt), stop.clone()));
+    loop {
+        let learnt = tokio::select! {
+            biased;
+            // A process that ends must not give a name to a store that was made anew meanwhile.
+            () = stopped(&mut stop) => return,
+            learnt = learn(&inner) => Arc::new(learnt),
+        };
+        let (end, ends) = watch::channel(false);
+        let mut tasks = JoinSet::new();
+        for topic in &inner.topics {
+            tasks.spawn(read(Arc::clone(&inner), Arc::clone(topic), Arc::clone(&learnt), ends.clone()));
+        }
+        tasks.spawn(tidy(Arc::clone(&inner), ends));
+        let is_over = tokio::select! {
+            biased;
+            () = stopped(&mut stop) => true,
+            () = keep_names(&inner, &learnt) => false,
+        };
+        end.send_replace(true);
+        while let Some(ended) = tasks.join_next().await {
+            if let Err(error) = ended {
+                tracing::error!(%error, "a task of the queue of adds has ended by itself");
+            }
+        }
+        if is_over {
+            return;
+        }
     }
-    tasks.spawn(tidy(inner, stop));
-    while let Some(ended) = tasks.join_next().await {
-        if let Err(error) = ended {
-            tracing::error!(%error, "a task of the queue of adds has ended by itself");
+}
+
+/// Says the names that are in use to the store again and again, so that it puts back what it has lost; returns when one of
+/// them has another number by now.
+async fn keep_names(inner: &Inner, known: &Known) {
+    let name = |((tenant, target), route): (&(String, String), &Route)| KnownName {
+        tenant: (route.tenant, tenant.clone()),
+        target: Some((route.target, target.clone())),
+    };
+    let names: Vec<KnownName> = known.routes.iter().map(name).collect();
+    loop {
+        for part in names.chunks(KEPT_AT_ONCE) {
+            tokio::time::sleep(KEEP_EVERY).await;
+            match inner.store.keep_names(part).await {
+                Ok(kept) if kept.iter().any(|kept| matches!(kept, NameKept::Moved | NameKept::Taken)) => {
+                    tracing::warn!(
+                        "the timers' store has other numbers for names that it had lost; they are learnt anew"
+                    );
+                    return;
+                }
+                Ok(_) => {}
+                Err(error) => tracing::debug!(%error, "names could not be kept now"),
+            }
+        }
+        if names.is_empty() {
+            std::future::pending::<()>().await;
         }
     }
 }

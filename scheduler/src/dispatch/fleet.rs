@@ -98,19 +98,25 @@ impl Fleet {
                     }
                 }
                 _ = ticks.tick() => {
-                    self.beat().await;
+                    let is_there = self.beat().await;
                     self.balance();
+                    if is_there && let Err(error) = self.shared.keep_names().await {
+                        tracing::debug!(%error, "names could not be kept now");
+                    }
                 }
             }
         }
     }
 
-    async fn beat(&mut self) {
+    /// Says whether the store has answered.
+    async fn beat(&mut self) -> bool {
         let shared = Arc::clone(&self.shared);
         shared.reach(FailPoint::Beat).await;
         let beat = shared.store.beat(&shared.instance, shared.options.lease_ttl_ms);
         // Without an answer the last one stands: leases decide, and not who seems to live.
-        match shared.asked(beat).await {
+        let answer = shared.asked(beat).await;
+        let is_there = answer.is_ok();
+        match answer {
             Ok(living) => {
                 self.health.beaten(&shared.clock);
                 shared.stats.instances.set(u64::try_from(living.len()).unwrap_or(u64::MAX));
@@ -119,6 +125,7 @@ impl Fleet {
             Err(error) => self.health.silent(&error),
         }
         shared.stats.memory_bytes.set(u64::try_from(shared.memory.used_bytes()).unwrap_or(u64::MAX));
+        is_there
     }
 
     /// Takes the shards that belong to this instance, and leaves the others.

@@ -100,6 +100,10 @@ struct Owner {
     unsent: VecDeque<(SlotMinute, FinishBatch)>,
     next_finish: Instant,
     pause: Duration,
+    /// What it has seen of [`Shared::outdated`].
+    outdated: u64,
+    /// Whether a route that it has read tasks of stands for something else by now.
+    begins_anew: bool,
 }
 
 /// What a turn with the store has come to.
@@ -128,6 +132,8 @@ impl Owner {
         shared.stats.owned_shards.add(1);
         shared.owned_shards.fetch_add(1, Ordering::Relaxed);
         Self {
+            outdated: shared.outdated.load(Ordering::SeqCst),
+            begins_anew: false,
             shared,
             lease,
             term,
@@ -148,7 +154,7 @@ impl Owner {
         let patience = Duration::from_millis(self.shared.options.lease_ttl_ms);
         let mut told_at = None;
         loop {
-            let told = *leave.borrow();
+            let told = self.told(*leave.borrow());
             let is_leaving = told != Leave::No;
             if is_leaving {
                 self.term.close();
@@ -193,6 +199,17 @@ impl Owner {
                 () = tokio::time::sleep(wait) => {}
             }
         }
+    }
+
+    /// Whether it is to leave, also because what it knows of a route is no longer so: it gives the shard back then, and
+    /// whoever takes it next reads everything anew.
+    fn told(&mut self, leave: Leave) -> Leave {
+        let outdated = self.shared.outdated.load(Ordering::SeqCst);
+        if outdated != self.outdated {
+            self.outdated = outdated;
+            self.begins_anew |= self.targets.values().any(|info| info.is_outdated());
+        }
+        if self.begins_anew && leave == Leave::No { Leave::Soon } else { leave }
     }
 
     /// One turn: keep the lease, read and queue, note, drop.

@@ -12,11 +12,14 @@ use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 use tokio::sync::Notify;
 use windfall_contract::Clock;
 use windfall_contract::due::{LeaseError, Route, SlotStore, StoreError, Target};
+
+/// Names that one beat asks for at most, and routes that it looks up again.
+const ASKED_AT_ONCE: usize = 64;
 
 /// The targets of this instance, by the names of tenant and target.
 pub(super) type Targets = BTreeMap<(String, String), Arc<dyn Target>>;
@@ -36,7 +39,11 @@ pub(super) struct Shared {
     pub has_newest_first: bool,
     /// Shards that this instance fires now.
     pub owned_shards: AtomicU32,
+    /// How often a route was found to stand for something else than before.
+    pub outdated: AtomicU64,
     names: Names,
+    /// Where the next look at routes begins that nobody knew.
+    next_look: AtomicUsize,
     lanes: RwLock<Lanes>,
 }
 
@@ -50,6 +57,8 @@ pub(super) struct Intake {
 #[derive(Default)]
 struct Lanes {
     by_route: HashMap<Route, Arc<TargetInfo>>,
+    /// How many were made; those of routes that stood for something else before count, too.
+    made: usize,
     tenants: Vec<u16>,
 }
 
@@ -69,6 +78,8 @@ impl Shared {
             stats,
             intake: Intake::default(),
             owned_shards: AtomicU32::new(0),
+            outdated: AtomicU64::new(0),
+            next_look: AtomicUsize::new(0),
             lanes: RwLock::default(),
         }
     }
@@ -81,11 +92,14 @@ impl Shared {
         let names = self.asked(self.names.route(route)).await?;
         let unknown =
             || (Arc::from(format!("tenant {}", route.tenant)), Arc::from(format!("target {}", route.target)));
-        let (tenant, target) = names.unwrap_or_else(unknown);
         let mut lanes = self.lanes.write();
         if let Some(known) = lanes.by_route.get(&route) {
             return Ok(Arc::clone(known));
         }
+        // Another name may have got the number since it was looked up.
+        let names = names.filter(|_| !self.names.is_withheld(route));
+        let is_unknown = names.is_none();
+        let (tenant, target) = names.unwrap_or_else(unknown);
         let tenant_lane =
             lanes.tenants.iter().position(|known| *known == route.tenant).unwrap_or_else(|| {
                 lanes.tenants.push(route.tenant);
@@ -95,12 +109,16 @@ impl Shared {
         if found.is_none() {
             tracing::error!(%tenant, %target, "due tasks go to a target that this instance does not have; they wait");
         }
+        let lane = lanes.made;
+        lanes.made += 1;
         let info = Arc::new(TargetInfo {
-            lane: lanes.by_route.len(),
+            lane,
             tenant_lane,
             class: self.tenants.0.get(&*tenant).map_or(Class::Normal, |rules| rules.class),
             rules: self.tenants.target(&tenant, &target).copied().unwrap_or_else(TargetRules::default),
             target: found,
+            is_unknown,
+            is_outdated: AtomicBool::new(false),
             memory: TargetMemory::default(),
             shedding: Shedding::default(),
             stats: self.stats.of_target(&tenant, &target),
@@ -108,6 +126,62 @@ impl Shared {
         });
         lanes.by_route.insert(route, Arc::clone(&info));
         Ok(info)
+    }
+
+    /// Keeps the names of all targets in the store, and lets owners begin anew with what stands for something else by now.
+    ///
+    /// # Errors
+    /// [`StoreError`]; it is to be done again in a moment anyway.
+    pub async fn keep_names(&self) -> Result<(), StoreError> {
+        let kept = self.asked(self.names.keep()).await?;
+        self.stats.names_put_back.add(kept.put_back);
+        self.stats.names_moved.add(kept.moved);
+        self.stats.names_taken.add(kept.taken);
+        if kept.taken > 0 {
+            let lanes: Vec<Route> = self.lanes.read().by_route.keys().copied().collect();
+            let withheld = lanes.into_iter().filter(|route| self.names.is_withheld(*route));
+            withheld.for_each(|route| self.outdate(route));
+        }
+        self.asked(self.names.learn(&self.tenants, ASKED_AT_ONCE)).await?;
+        self.look_again().await
+    }
+
+    /// Looks routes up again that the store did not know.
+    async fn look_again(&self) -> Result<(), StoreError> {
+        let mut unknown: Vec<Route> = {
+            let lanes = self.lanes.read();
+            let unknown = lanes.by_route.iter().filter(|(_, info)| info.is_unknown);
+            unknown.map(|(route, _)| *route).filter(|route| !self.names.is_withheld(*route)).collect()
+        };
+        if unknown.is_empty() {
+            return Ok(());
+        }
+        unknown.sort_unstable_by_key(|route| (route.tenant, route.target));
+        let count = unknown.len().min(ASKED_AT_ONCE);
+        let from = self.next_look.fetch_add(count, SeqCst) % unknown.len();
+        unknown.rotate_left(from);
+        for route in unknown.into_iter().take(count) {
+            if self.asked(self.names.route(route)).await?.is_some() {
+                self.outdate(route);
+            }
+        }
+        Ok(())
+    }
+
+    /// What a route stood for is no longer so: nothing more is fired by it, and it is looked up when it is read again.
+    fn outdate(&self, route: Route) {
+        let mut lanes = self.lanes.write();
+        // One that is unknown already stays so while its numbers are withheld.
+        let is_news = |info: &Arc<TargetInfo>| !info.is_unknown || !self.names.is_withheld(route);
+        if lanes.by_route.get(&route).is_some_and(is_news)
+            && let Some(info) = lanes.by_route.remove(&route)
+        {
+            info.is_outdated.store(true, SeqCst);
+            for gauge in [&info.stats.away, &info.stats.due, &info.stats.retrying] {
+                gauge.set(0);
+            }
+            self.outdated.fetch_add(1, SeqCst);
+        }
     }
 
     /// Waits for an answer of the store no longer than a lease lasts; counts what has none.

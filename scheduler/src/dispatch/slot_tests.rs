@@ -3,6 +3,7 @@ use crate::dispatch::memory::{RESERVE_BYTES, TargetMemory};
 use crate::dispatch::shedding::Shedding;
 use crate::stats::TargetStats;
 use crate::tenants::{Class, TargetRules};
+use std::sync::atomic::AtomicBool;
 use windfall_contract::due::Route;
 
 const MINUTE: SlotMinute = SlotMinute(10);
@@ -16,6 +17,8 @@ fn info(lane: usize) -> Arc<TargetInfo> {
         class: Class::Normal,
         rules: TargetRules::default(),
         target: None,
+        is_unknown: false,
+        is_outdated: AtomicBool::new(false),
         memory: TargetMemory::default(),
         shedding: Shedding::default(),
         stats: Arc::new(TargetStats::default()),

@@ -9,6 +9,7 @@ use crate::tenants::{CatchUp, Class, TargetRules};
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use windfall_contract::breaker::{Breaker, Pass};
 use windfall_contract::due::Target;
 use windfall_contract::rules::{Fuse, Limit, TypeLimit};
@@ -32,6 +33,10 @@ pub(super) struct TargetInfo {
     pub rules: TargetRules,
     /// `None` where this instance has no such target.
     pub target: Option<Arc<dyn Target>>,
+    /// Whether the store did not say whose its tasks are.
+    pub is_unknown: bool,
+    /// Whether what its route stands for is no longer so. Nothing is fired by it any more.
+    pub is_outdated: AtomicBool,
     pub memory: TargetMemory,
     pub shedding: Shedding,
     pub stats: Arc<TargetStats>,
@@ -40,6 +45,10 @@ pub(super) struct TargetInfo {
 impl TargetInfo {
     pub fn is_newest_first(&self) -> bool {
         self.rules.catch_up == CatchUp::NewestFirst
+    }
+
+    pub fn is_outdated(&self) -> bool {
+        self.is_outdated.load(SeqCst)
     }
 }
 
@@ -135,7 +144,9 @@ impl TargetLane {
             limiter.apply(limit, &[("tasks".to_owned(), rule)], Now(now_ns));
             (limiter, tasks)
         });
-        info.stats.away.set(u64::from(info.target.is_none()));
+        if !info.is_outdated() {
+            info.stats.away.set(u64::from(info.target.is_none()));
+        }
         Self {
             is_offered: false,
             wake_ns: None,
@@ -152,7 +163,7 @@ impl TargetLane {
     }
 
     pub fn has_work(&self) -> bool {
-        self.queue.len() > 0 && self.info.target.is_some()
+        self.queue.len() > 0 && self.info.target.is_some() && !self.info.is_outdated()
     }
 
     pub fn push(&mut self, term: Arc<Term>, tasks: VecDeque<HeldTask>) {
@@ -203,7 +214,9 @@ impl TargetLane {
                 self.queue.restore();
             }
         }
-        self.info.stats.away.set(u64::from(self.breaker.is_open()));
+        if !self.info.is_outdated() {
+            self.info.stats.away.set(u64::from(self.breaker.is_open()));
+        }
     }
 
     /// The instance fires so many of all shards: the target's rate is the fleet's.
@@ -217,6 +230,10 @@ impl TargetLane {
 
     /// Takes a sub-batch out, if one may go now. `dropped` gets the tasks whose lease is over.
     pub fn take(&mut self, batch_max: usize, now_ns: u64, dropped: &mut Vec<HeldTask>) -> ToSend {
+        if self.info.is_outdated() {
+            // Their owners let go of these tasks, and read them again.
+            return ToSend::Nothing;
+        }
         let wanted = self.queue.sift(batch_max, dropped);
         self.show();
         if wanted == 0 {
@@ -292,6 +309,10 @@ impl TargetLane {
     }
 
     fn show(&self) {
+        if self.info.is_outdated() {
+            // The numbers of this target are another lane's.
+            return;
+        }
         self.info.stats.due.set(u64::try_from(self.queue.len()).unwrap_or(u64::MAX));
         if self.info.is_newest_first() {
             self.info.shedding.queued_from(self.queue.oldest_minute());

@@ -30,6 +30,9 @@ use windfall_contract::due::{
     NewRecord, PAYLOAD_MAX_BYTES, Route, Shard, SlotMinute, SlotStore, StoreError, TaskAt, TaskId, TaskKey,
 };
 
+/// How often the names that are in use are said to the store.
+const KEEP_NAMES_EVERY: Duration = Duration::from_secs(1);
+
 /// Adds, moves, cancels and finds tasks. Clones share one.
 #[derive(Clone)]
 pub struct Timers(Arc<Inner>);
@@ -45,7 +48,8 @@ struct Inner {
     cancels: GroupCommit<Change, Changed>,
     by_queue: Option<ByQueue>,
     counters: Arc<TimersCounters>,
-    counting: Mutex<Option<JoinHandle<()>>>,
+    /// Counts waiting tasks, and keeps names.
+    upkeep: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Timers {
@@ -100,7 +104,11 @@ impl Timers {
         let by_queue = queue.map(|queue| ByQueue::start(queue, &options, &store, &counters));
         let every = Duration::from_millis(options.count_every_ms);
         let counting = count(Arc::clone(&quotas), Arc::clone(&names), Arc::clone(&store), every);
-        let counting = Mutex::new(Some(tokio::spawn(counting)));
+        let keeping = keep_names(Arc::clone(&names), Arc::clone(&counters));
+        let upkeep = async move {
+            tokio::join!(counting, keeping);
+        };
+        let upkeep = Mutex::new(Some(tokio::spawn(upkeep)));
         Self(Arc::new(Inner {
             tenants,
             store,
@@ -111,7 +119,7 @@ impl Timers {
             cancels,
             by_queue,
             counters,
-            counting,
+            upkeep,
         }))
     }
 
@@ -298,8 +306,8 @@ impl Timers {
 
     /// Takes nothing any more, and waits until what was taken has its answer.
     pub async fn close(&self) {
-        if let Some(counting) = self.0.counting.lock().take() {
-            counting.abort();
+        if let Some(upkeep) = self.0.upkeep.lock().take() {
+            upkeep.abort();
         }
         self.0.adds.close().await;
         self.0.moves.close().await;
@@ -312,8 +320,8 @@ impl Timers {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if let Some(counting) = self.counting.get_mut().take() {
-            counting.abort();
+        if let Some(upkeep) = self.upkeep.get_mut().take() {
+            upkeep.abort();
         }
     }
 }
@@ -511,6 +519,17 @@ async fn count(quotas: Arc<Quotas>, names: Arc<Names>, store: Arc<dyn SlotStore>
             tracing::debug!(%error, "waiting tasks could not be counted; the last count stands");
         }
         tokio::time::sleep(every).await;
+    }
+}
+
+/// Says the names that are in use to the store again and again, so that it puts back what it has lost.
+async fn keep_names(names: Arc<Names>, counters: Arc<TimersCounters>) {
+    loop {
+        tokio::time::sleep(KEEP_NAMES_EVERY).await;
+        match names.keep().await {
+            Ok(kept) => counters.names_kept(kept),
+            Err(error) => tracing::debug!(%error, "names could not be kept now"),
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! What was taken and refused.
 
+use super::names::NamesKept;
 use crate::task::{AddError, TimersError};
 use std::sync::atomic::{AtomicU64, Ordering};
 use windfall_contract::declare_metrics;
@@ -52,6 +53,15 @@ declare_metrics! {
         "Calls to the store that stored or changed tasks and had no answer" {
             /// Calls to the store that had no answer.
             pub flush_errors: u64,
+        }
+        counter "windfall_scheduler_lost_names_of_adds_total" ["outcome"]
+        "Times that the store had lost a name of a tenant or a target under whose number this process adds tasks: `put_back`, under its number; `moved`, it has another number by now, which is used; `taken`, another name has its number, and it has a new one" {
+            /// Names that the store had lost, and has again.
+            pub names_put_back: u64 as "put_back",
+            /// Names that have another number by now.
+            pub names_moved: u64 as "moved",
+            /// Names whose number another name has.
+            pub names_taken: u64 as "taken",
         }
     }
 }
@@ -109,6 +119,17 @@ impl TimersCounters {
                 Err(_) => &self.unavailable,
             });
         }
+    }
+
+    pub(super) fn names_kept(&self, kept: NamesKept) {
+        let counts = [
+            (&self.names_put_back, kept.put_back),
+            (&self.names_moved, kept.moved),
+            (&self.names_taken, kept.taken),
+        ];
+        counts.into_iter().for_each(|(counter, count)| {
+            counter.fetch_add(count, Ordering::Relaxed);
+        });
     }
 
     pub(super) fn flushed<A>(&self, answer: Result<A, StoreError>) -> Result<A, StoreError> {

@@ -48,6 +48,39 @@ struct SlotModel {
     attempts: BTreeMap<u32, u32>,
 }
 
+/// Names and their numbers, by either.
+#[derive(Default)]
+struct Numbers {
+    by_name: BTreeMap<String, u16>,
+    by_number: BTreeMap<u16, String>,
+}
+
+impl Numbers {
+    fn of(&mut self, name: &str) -> u16 {
+        if let Some(known) = self.by_name.get(name) {
+            return *known;
+        }
+        let number = self.by_number.last_key_value().map_or(0, |(last, _)| last + 1);
+        self.by_name.insert(name.to_owned(), number);
+        self.by_number.insert(number, name.to_owned());
+        number
+    }
+
+    fn keep(&mut self, (number, name): &(u16, String)) -> NameKept {
+        let has_name = self.by_number.get(number).cloned();
+        if has_name.as_ref().is_some_and(|has| has != name) {
+            return NameKept::Taken;
+        }
+        self.by_number.insert(*number, name.clone());
+        let has_number = *self.by_name.entry(name.clone()).or_insert(*number);
+        match () {
+            () if has_number != *number => NameKept::Moved,
+            () if has_name.is_some() => NameKept::Same,
+            () => NameKept::PutBack,
+        }
+    }
+}
+
 #[derive(Default)]
 struct Model {
     shards: Vec<ShardModel>,
@@ -57,8 +90,8 @@ struct Model {
     away_shards: BTreeSet<Shard>,
     /// Adds by the queue that are refused: those with this payload, or all calls where it is empty.
     refuses: Option<Bytes>,
-    tenants: Vec<String>,
-    targets: Vec<(u16, String)>,
+    tenants: Numbers,
+    targets: BTreeMap<u16, Numbers>,
     living: BTreeMap<String, u64>,
     skew_ms: i64,
     away_until: Option<Instant>,
@@ -121,6 +154,13 @@ impl ModelStore {
             let (epoch, watermark_ms) = (shard.epoch + 1, shard.watermark_ms);
             *shard = ShardModel { epoch, watermark_ms, ..ShardModel::default() };
         }
+    }
+
+    /// Loses all names, and keeps the tasks, as a cluster does that loses the node of the names.
+    pub fn lose_names(&self) {
+        let mut model = self.model.lock();
+        model.tenants = Numbers::default();
+        model.targets.clear();
     }
 
     pub fn used_count(&self) -> usize {
@@ -445,32 +485,38 @@ impl SlotStore for ModelStore {
     }
 
     async fn tenant(&self, name: &str) -> Result<u16, StoreError> {
-        self.call(|model, _| {
-            let at = model.tenants.iter().position(|known| known == name).unwrap_or_else(|| {
-                model.tenants.push(name.to_owned());
-                model.tenants.len() - 1
-            });
-            at as u16
-        })
-        .await
+        self.call(|model, _| model.tenants.of(name)).await
     }
 
     async fn target(&self, tenant: u16, name: &str) -> Result<u16, StoreError> {
-        self.call(|model, _| {
-            let wanted = (tenant, name.to_owned());
-            let at = model.targets.iter().position(|known| *known == wanted).unwrap_or_else(|| {
-                model.targets.push(wanted);
-                model.targets.len() - 1
-            });
-            at as u16
-        })
-        .await
+        self.call(|model, _| model.targets.entry(tenant).or_default().of(name)).await
     }
 
     async fn names(&self, route: Route) -> Result<Option<(String, String)>, StoreError> {
         self.call(|model, _| {
-            let tenant = model.tenants.get(usize::from(route.tenant))?.clone();
-            Some((tenant, model.targets.get(usize::from(route.target))?.1.clone()))
+            let tenant = model.tenants.by_number.get(&route.tenant)?.clone();
+            Some((tenant, model.targets.get(&route.tenant)?.by_number.get(&route.target)?.clone()))
+        })
+        .await
+    }
+
+    async fn keep_names(&self, known: &[KnownName]) -> Result<Vec<NameKept>, StoreError> {
+        self.call(|model, _| {
+            let keep = |KnownName { tenant, target }: &KnownName| {
+                let of_tenant = model.tenants.keep(tenant);
+                match target {
+                    Some(target) if of_tenant != NameKept::Taken => {
+                        let of_target = model.targets.entry(tenant.0).or_default().keep(target);
+                        match of_target {
+                            NameKept::Same => of_tenant,
+                            NameKept::PutBack if of_tenant == NameKept::Moved => NameKept::Moved,
+                            of_target => of_target,
+                        }
+                    }
+                    Some(_) | None => of_tenant,
+                }
+            };
+            known.iter().map(keep).collect()
         })
         .await
     }

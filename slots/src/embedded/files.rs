@@ -160,6 +160,11 @@ pub(super) struct Step<'f> {
 }
 
 impl Step<'_> {
+    /// Whether there is nothing to write.
+    pub(super) fn is_empty(&self) -> bool {
+        self.changed.is_empty() && self.bytes == 0
+    }
+
     /// What is there, or will be by this step.
     pub(super) fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
         match self.changed.get(key) {

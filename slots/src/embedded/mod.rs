@@ -39,8 +39,8 @@ use tokio::sync::Semaphore;
 use windfall_contract::Clock;
 use windfall_contract::due::{
     Added, Advanced, CancelOnce, CancelledOnce, Change, Changed, DeadTask, Durability, FinishBatch, Found,
-    HeldBy, Lease, LeaseError, LoadBatch, Loaded, NewRecord, OnceAnswers, OnceRecord, ReadFrom, Route, Shard,
-    SlotMinute, SlotState, SlotStore, StoreError, TaskAt, TaskId, WaitingPage,
+    HeldBy, KnownName, Lease, LeaseError, LoadBatch, Loaded, NameKept, NewRecord, OnceAnswers, OnceRecord,
+    ReadFrom, Route, Shard, SlotMinute, SlotState, SlotStore, StoreError, TaskAt, TaskId, WaitingPage,
 };
 
 /// How an embedded slot store uses memory and disk.
@@ -300,6 +300,16 @@ impl SlotStore for EmbeddedSlots {
 
     async fn names(&self, route: Route) -> Result<Option<(String, String)>, StoreError> {
         self.call(move |inner| registry::names(&inner.files, route)).await
+    }
+
+    async fn keep_names(&self, known: &[KnownName]) -> Result<Vec<NameKept>, StoreError> {
+        checks::known_names(known)?;
+        let known = known.to_vec();
+        self.call(move |inner| {
+            let _one = inner.registry.lock();
+            registry::keep_names(&inner.files, known)
+        })
+        .await
     }
 
     async fn add(&self, shard: Shard, batch: &[NewRecord]) -> Result<Vec<Added>, StoreError> {

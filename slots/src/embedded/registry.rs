@@ -1,9 +1,9 @@
 //! What belongs to no shard: names and their numbers, the instances that live.
 
-use super::files::Files;
+use super::files::{Files, Step};
 use super::rows::{Key, Reading};
 use std::ops::Bound;
-use windfall_contract::due::{Route, StoreError};
+use windfall_contract::due::{KnownName, NameKept, Route, StoreError};
 
 /// Numbers begin at 1.
 const NAMES_MAX: u16 = u16::MAX;
@@ -24,6 +24,62 @@ pub(super) fn number_of(files: &Files, key: Vec<u8>, names: Key, name: &str) -> 
     step.put([&names[..], &number].concat(), name.as_bytes().to_vec());
     step.commit()?;
     Ok(last + 1)
+}
+
+/// What the store means by numbers and names, after it was put back where nobody has it. One caller at a time.
+pub(super) fn keep_names(files: &Files, known: Vec<KnownName>) -> Result<Vec<NameKept>, StoreError> {
+    let mut step = files.step();
+    let mut answers = Vec::with_capacity(known.len());
+    for KnownName { tenant: (tenant, name), target } in known {
+        let by_name = Key::of(b't').bytes(name.as_bytes()).end();
+        let by_number = Key::of(b'T').u16(tenant).end();
+        let kept = keep(&mut step, by_name, by_number, tenant, &name)?;
+        let answer = match target {
+            Some((target, name)) if kept != NameKept::Taken => {
+                let by_name = Key::of(b'g').u16(tenant).bytes(name.as_bytes()).end();
+                let by_number = Key::of(b'G').u16(tenant).u16(target).end();
+                worse(kept, keep(&mut step, by_name, by_number, target, &name)?)
+            }
+            Some(_) | None => kept,
+        };
+        answers.push(answer);
+    }
+    // This store loses no names by itself, so that there is seldom anything to write.
+    if !step.is_empty() {
+        step.commit()?;
+    }
+    Ok(answers)
+}
+
+fn keep(
+    step: &mut Step<'_>,
+    by_name: Vec<u8>,
+    by_number: Vec<u8>,
+    number: u16,
+    name: &str,
+) -> Result<NameKept, StoreError> {
+    let has_name = step.get(&by_number)?;
+    if has_name.as_ref().is_some_and(|has| has[..] != *name.as_bytes()) {
+        return Ok(NameKept::Taken);
+    }
+    if has_name.is_none() {
+        step.put(by_number, name.as_bytes().to_vec());
+    }
+    match step.get(&by_name)? {
+        Some(has) if Reading(&has).u16()? != number => Ok(NameKept::Moved),
+        Some(_) if has_name.is_some() => Ok(NameKept::Same),
+        Some(_) => Ok(NameKept::PutBack),
+        None => {
+            step.put(by_name, number.to_be_bytes().to_vec());
+            Ok(NameKept::PutBack)
+        }
+    }
+}
+
+/// What two answers come to together.
+fn worse(one: NameKept, other: NameKept) -> NameKept {
+    let order = [NameKept::Taken, NameKept::Moved, NameKept::PutBack];
+    order.into_iter().find(|kept| *kept == one || *kept == other).unwrap_or(NameKept::Same)
 }
 
 /// The id of the queue of adds; `fresh` where it has none. One caller at a time.

@@ -32,12 +32,15 @@
 //! once, by the first connection: the number of shards and `appendfsync`. What is checked by each connection: version,
 //! append-only file, eviction; a server that comes back as one that does not suit is not used until it suits again.
 //!
+//! **Names.** Their numbers are lost with a server's data as anything else is. Processes say again and again which ones
+//! they know ([`SlotStore::keep_names`]), and what nobody else has by then is put back.
+//!
 //! **Doubt.** A call whose connection was lost after it was sent is not sent again where that could do it twice; its
 //! caller gets [`StoreError::Unavailable`]. A script looks at every key before it changes one, so that a cluster's slot
 //! that is on its way to another node refuses the call as a whole; it is then asked again until its deadline.
 //!
 //! **A full server.** At `maxmemory` a server refuses what needs lasting memory: adds, new names, and batches of changes
-//! that move a task. Whatever lets tasks fire and go is carried out, so that memory falls again.
+//! that move a task. Whatever lets tasks fire and go is carried out, so that memory falls again; names are put back, too.
 //!
 //! **Rights.** The user needs `EVAL`, `EVALSHA`, the commands of the scripts, `LRANGE`, `HGETALL`, `ZRANGEBYLEX`, `SET`,
 //! `GET`, `CONFIG|GET`, `ROLE`, `INFO` and `PING`, in a cluster `CLUSTER` and `ASKING` too.
@@ -70,8 +73,9 @@ use std::sync::{Arc, OnceLock};
 use tokio::time::Instant;
 use windfall_contract::due::{
     Added, Advanced, CancelOnce, CancelledOnce, Change, Changed, DeadTask, Durability, FinishBatch, Found,
-    HeldBy, Lease, LeaseError, LoadBatch, Loaded, NewRecord, OnceAnswers, OnceRecord, ReadFrom, Route, Shard,
-    SlotMinute, SlotState, SlotStore, StoreError, TaskAt, TaskId, Waiting, WaitingPage,
+    HeldBy, KnownName, Lease, LeaseError, LoadBatch, Loaded, NameKept, NewRecord, OnceAnswers, OnceRecord,
+    ReadFrom, Route, Shard, SlotMinute, SlotState, SlotStore, StoreError, TaskAt, TaskId, Waiting,
+    WaitingPage,
 };
 use windfall_redis_link::slot_of;
 
@@ -378,6 +382,38 @@ impl SlotStore for RedisSlots {
             }
             _ => Ok(None),
         }
+    }
+
+    async fn keep_names(&self, known: &[KnownName]) -> Result<Vec<NameKept>, StoreError> {
+        checks::known_names(known)?;
+        if known.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut arguments: Vec<Argument> = Vec::with_capacity(4 * known.len());
+        for KnownName { tenant: (tenant, name), target } in known {
+            arguments.extend([Argument::from(*tenant), Argument::from(name.clone())]);
+            match target {
+                Some((target, name)) => {
+                    arguments.extend([Argument::from(*target), Argument::from(name.clone())]);
+                }
+                None => arguments.extend([Argument::from(""), Argument::from("")]),
+            }
+        }
+        let keys = [self.registry("t")];
+        let script = &self.scripts.keep_names;
+        let answer = self.call(script, &keys, &arguments, Way::Repeats, self.deadline()).await?;
+        let kept = array(answer)?;
+        if kept.len() != known.len() {
+            return Err(StoreError::Unavailable("names were kept, and an answer is missing".into()));
+        }
+        let is_kept = |answer: &Value| match number::<u8>(answer)? {
+            0 => Ok(NameKept::Same),
+            1 => Ok(NameKept::PutBack),
+            2 => Ok(NameKept::Moved),
+            3 => Ok(NameKept::Taken),
+            _ => Err(unexpected(answer)),
+        };
+        kept.iter().map(is_kept).collect()
     }
 
     async fn add(&self, shard: Shard, batch: &[NewRecord]) -> Result<Vec<Added>, StoreError> {

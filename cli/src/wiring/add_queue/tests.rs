@@ -56,6 +56,10 @@ impl SlotStore for Faulty {
         self.there()?.names(route).await
     }
 
+    async fn keep_names(&self, known: &[KnownName]) -> Result<Vec<NameKept>, StoreError> {
+        self.there()?.keep_names(known).await
+    }
+
     async fn add(&self, shard: Shard, batch: &[NewRecord]) -> Result<Vec<Added>, StoreError> {
         self.there()?.add(shard, batch).await
     }

@@ -5,8 +5,8 @@ use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use windfall_contract::due::{
-    Added, Change, Changed, DUE_MAX_MS, Found, Moved, NewRecord, PAYLOAD_MAX_BYTES, Route, Shard, StoreError,
-    TaskAt, TaskId, Waiting,
+    Added, Change, Changed, DUE_MAX_MS, Found, KnownName, Moved, NameKept, NewRecord, PAYLOAD_MAX_BYTES,
+    Route, Shard, StoreError, TaskAt, TaskId, Waiting,
 };
 
 const HOUR_MS: u64 = 3_600_000;
@@ -15,6 +15,7 @@ const YEARS_400_MS: u64 = 400 * 365 * 24 * HOUR_MS;
 pub(super) async fn run(fixture: &dyn Fixture) -> Vec<Checked> {
     vec![
         ("names_have_numbers", names_have_numbers(fixture).await),
+        ("names_are_kept", names_are_kept(fixture).await),
         ("tasks_are_found_as_they_were_added", tasks_are_found_as_they_were_added(fixture).await),
         ("bad_input_changes_nothing", bad_input_changes_nothing(fixture).await),
         ("keys_are_unique_and_freed", keys_are_unique_and_freed(fixture).await),
@@ -82,6 +83,52 @@ async fn names_have_numbers(fixture: &dyn Fixture) -> Result<(), String> {
         same("names", &store.names(Route { tenant, target }).await.map_err(said)?, &expected)?;
     }
     Ok(())
+}
+
+/// What nobody has is put back under its number, and the number is given to no other name; what another name has stays.
+async fn names_are_kept(fixture: &dyn Fixture) -> Result<(), String> {
+    let store = fixture.open().await?;
+    let name = |tenant: (u16, &str), target: Option<(u16, &str)>| KnownName {
+        tenant: (tenant.0, tenant.1.to_owned()),
+        target: target.map(|(number, name)| (number, name.to_owned())),
+    };
+    let first = store.tenant("kept-first").await.map_err(said)?;
+    let target = store.target(first, "out").await.map_err(said)?;
+    // A number that the store has not given, as if it had lost it.
+    let lost = first + 40;
+    let known = [
+        name((first, "kept-first"), None),
+        name((first, "kept-first"), Some((target, "out"))),
+        name((lost, "kept-lost"), Some((7, "out"))),
+        name((lost, "kept-lost"), None),
+        name((lost, "kept-other"), Some((8, "out"))),
+        name((lost, "kept-lost"), Some((7, "other"))),
+        name((lost + 1, "kept-lost"), Some((7, "out"))),
+        name((lost, "kept-lost"), Some((9, "out"))),
+    ];
+    let expected = [
+        NameKept::Same,
+        NameKept::Same,
+        NameKept::PutBack,
+        NameKept::Same,
+        NameKept::Taken,
+        NameKept::Taken,
+        NameKept::Moved,
+        NameKept::Moved,
+    ];
+    same("what is kept", &store.keep_names(&known).await.map_err(said)?, &expected.to_vec())?;
+    same("kept by nobody", &store.keep_names(&[]).await.map_err(said)?, &Vec::new())?;
+    same("its number", &store.tenant("kept-lost").await.map_err(said)?, &lost)?;
+    same("the number of its target", &store.target(lost, "out").await.map_err(said)?, &7)?;
+    for route in [(lost, 7), (lost + 1, 7), (lost, 9)].map(|(tenant, target)| Route { tenant, target }) {
+        let expected = Some(("kept-lost".to_owned(), "out".to_owned()));
+        same("whose it is", &store.names(route).await.map_err(said)?, &expected)?;
+    }
+    same("whose nothing is", &store.names(Route { tenant: lost, target: 8 }).await.map_err(said)?, &None)?;
+    let next = store.tenant("kept-next").await.map_err(said)?;
+    holds("a number that was put back is given to nobody else", next > lost + 1)?;
+    let next = store.target(lost, "next").await.map_err(said)?;
+    holds("nor is the number of a target", next > 9)
 }
 
 /// One answer each, in order; a task lies in the slot of its time, behind those before it, and is found as it was
