@@ -3,6 +3,7 @@
 use crate::answer::{Answer, Refused};
 use crate::console::Inner;
 use crate::door::{SignedIn, api_path, check_method, nothing_here};
+use crate::forecast::Forecast;
 use crate::gateway;
 use crate::options::RulesRight;
 use crate::replay::METRICS;
@@ -91,6 +92,10 @@ impl Inner {
                 check_method(request.method(), &[Method::GET])?;
                 Ok(Answer::written(&self.flow.history(), request.headers()))
             }
+            "budgets" => {
+                check_method(request.method(), &[Method::GET])?;
+                Ok(Answer::json(StatusCode::OK, &Forecast::of(&self.flow)))
+            }
             _ => match path.strip_prefix("rules") {
                 Some(path) => self.rules_api(path, request, &signed_in).await,
                 None => Err(nothing_here()),
@@ -121,7 +126,10 @@ impl Inner {
             "/version" => rules.version(number(request, "version")?).await?,
             "/status" => rules.status().await?,
             "/check" => rules.check(body::<Check>(request)?.text).await?,
-            "/replay" => rules.replay(body::<Check>(request)?.text, || self.flow.recorded(&METRICS)).await?,
+            "/replay" => {
+                let known = || (self.flow.recorded(&METRICS), Forecast::of(&self.flow).budgets);
+                rules.replay(body::<Check>(request)?.text, known).await?
+            }
             "/stage/check" => rules.check_wish(body(request)?).await?,
             "/set" => {
                 let Set { text, why, actor } = body(request)?;

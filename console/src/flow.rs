@@ -1,11 +1,12 @@
 //! What the fleet does: one sample a second of the metrics of all instances, shared by all viewers, and the last hour of them.
 
 use crate::answer::Written;
-use crate::options::{HISTORY_MS, HISTORY_STEP_MS, SAMPLES_MAX, SERIES_MAX};
+use crate::options::{BUDGETS_MAX, HISTORY_MS, HISTORY_STEP_MS, SAMPLES_MAX, SERIES_MAX};
 use crate::samples::{Fold, Followed, PART_READY, followed, read, read_labels};
 use parking_lot::Mutex;
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::time::Duration;
 
 /// The samples that the console has taken.
 pub(crate) struct Flow(Mutex<State>);
@@ -17,6 +18,10 @@ struct State {
     index: HashMap<String, usize>,
     /// Whether there were more series than may be.
     is_cut: bool,
+    /// The series of gauges that are used up.
+    falling: usize,
+    /// Whether there were more of these than may be.
+    is_falling_cut: bool,
     samples: VecDeque<Taken>,
     /// The counters of each instance as they were last.
     counters: HashMap<String, Counters>,
@@ -27,6 +32,9 @@ struct State {
 struct Series {
     followed: &'static Followed,
     labels: BTreeMap<String, String>,
+    /// What a gauge that is used up had left, and when by the monotonic clock; none before it was seen. With every digit: a
+    /// sample has seven, and a budget may have more.
+    left: Option<(u64, f64)>,
 }
 
 /// One second. `values` has a place for each series that was known then; NaN: nobody showed it.
@@ -52,6 +60,23 @@ pub(crate) struct Line {
     pub(crate) name: &'static str,
     pub(crate) labels: BTreeMap<String, String>,
     pub(crate) values: Vec<f64>,
+}
+
+/// A gauge that is used up: what it had left last, and what was used within each of some times before the newest sample.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Falling<const N: usize> {
+    pub(crate) labels: BTreeMap<String, String>,
+    pub(crate) left: f64,
+    pub(crate) used: [Used; N],
+}
+
+/// What was used within a time.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub(crate) struct Used {
+    /// The sum of all falls. A rise takes nothing from it: it may be a total that was raised.
+    pub(crate) amount: f64,
+    /// The part of the time of which there are samples, in seconds.
+    pub(crate) known_s: f64,
 }
 
 /// What an instance answered.
@@ -121,6 +146,7 @@ impl Flow {
             instances.push(instance);
         }
         state.counters.retain(|name, _| scraped.iter().any(|one| one.instance == *name));
+        state.fall(at_ns, &mut values);
         state.samples.push_back(Taken { at_ms, values: values.into_iter().map(narrow).collect() });
         let is_old = |taken: &Taken| taken.at_ms.saturating_add(HISTORY_MS) <= at_ms;
         while state.samples.len() > SAMPLES_MAX || state.samples.front().is_some_and(is_old) {
@@ -142,7 +168,7 @@ impl Flow {
     pub(crate) fn write_history(&self) {
         let history = {
             let mut state = self.0.lock();
-            if state.is_cut {
+            if state.is_cut || state.is_falling_cut {
                 state.forget_gone();
             }
             state.history(HISTORY_STEP_MS)
@@ -176,6 +202,36 @@ impl Flow {
             series: wanted.map(line).collect(),
         }
     }
+
+    /// The gauges that are used up, and whether there are more than are followed. What was used is summed within each of these
+    /// times before the newest sample.
+    pub(crate) fn falling<const N: usize>(&self, within_ms: [u64; N]) -> (Vec<Falling<N>>, bool) {
+        let state = self.0.lock();
+        let now_ms = state.samples.back().map_or(0, |taken| taken.at_ms);
+        let from_ms = within_ms.map(|within_ms| now_ms.saturating_sub(within_ms));
+        let is_falling = |at: &usize| state.series[*at].followed.fold == Fold::Fall;
+        let falling: Vec<usize> = (0..state.series.len()).filter(is_falling).collect();
+        let mut sums = vec![([Used::default(); N], None::<u64>); falling.len()];
+        let mut before_ms = None;
+        for Taken { at_ms, values } in &state.samples {
+            for (at, (used, known_ms)) in falling.iter().zip(&mut sums) {
+                let Some(per_s) = values.get(*at).filter(|per_s| !per_s.is_nan()) else { continue };
+                // A value is the mean since the one before it; the first one, since the sample before it.
+                let Some(since_ms) = known_ms.replace(*at_ms).or(before_ms) else { continue };
+                for (used, from_ms) in used.iter_mut().zip(from_ms) {
+                    let length = Duration::from_millis(at_ms.saturating_sub(since_ms.max(from_ms)));
+                    used.amount += f64::from(*per_s) * length.as_secs_f64();
+                    used.known_s += length.as_secs_f64();
+                }
+            }
+            before_ms = Some(*at_ms);
+        }
+        let found = falling.iter().zip(sums).filter_map(|(at, (used, _))| {
+            let Series { labels, left, .. } = &state.series[*at];
+            Some(Falling { labels: labels.clone(), left: (*left)?.1, used })
+        });
+        (found.collect(), state.is_falling_cut)
+    }
 }
 
 impl State {
@@ -194,8 +250,8 @@ impl State {
             let known = if seen.is_nan() { 0.0 } else { seen };
             let value = match followed.fold {
                 Fold::Sum => known + sample.value,
-                Fold::Max if seen.is_nan() => sample.value,
-                Fold::Max => known.max(sample.value),
+                Fold::Max | Fold::Fall if seen.is_nan() => sample.value,
+                Fold::Max | Fold::Fall => known.max(sample.value),
                 Fold::Rate => {
                     after.values.insert(at, sample.value);
                     let (Some(before), Some(passed_s)) = (&before, passed_s.filter(|passed| *passed > 0.0))
@@ -212,6 +268,19 @@ impl State {
         self.counters.insert(instance.to_owned(), after);
     }
 
+    /// Makes of gauges that are used up what they fell by in a second since they were seen last.
+    fn fall(&mut self, at_ns: u64, values: &mut [f64]) {
+        let shown = self.series.iter_mut().zip(values).filter(|(_, value)| !value.is_nan());
+        for (one, value) in shown.filter(|(one, _)| one.followed.fold == Fold::Fall) {
+            let before = one.left.replace((at_ns, *value));
+            let passed = before.map(|(before_ns, left)| (seconds(at_ns.saturating_sub(before_ns)), left));
+            *value = match passed.filter(|(passed_s, _)| *passed_s > 0.0) {
+                Some((passed_s, left)) => (left - *value).max(0.0) / passed_s,
+                None => f64::NAN,
+            };
+        }
+    }
+
     fn place(&mut self, followed: &'static Followed, labels: &str) -> Option<usize> {
         let key = format!("{}{{{labels}", followed.name);
         if let Some(at) = self.index.get(&key) {
@@ -221,7 +290,14 @@ impl State {
             self.is_cut = true;
             return None;
         }
-        self.series.push(Series { followed, labels: read_labels(labels).into_iter().collect() });
+        let is_falling = followed.fold == Fold::Fall;
+        if is_falling && self.falling >= BUDGETS_MAX {
+            self.is_falling_cut = true;
+            return None;
+        }
+        self.falling += usize::from(is_falling);
+        let labels = read_labels(labels).into_iter().collect();
+        self.series.push(Series { followed, labels, left: None });
         self.index.insert(key, self.series.len() - 1);
         Some(self.series.len() - 1)
     }
@@ -245,6 +321,7 @@ impl State {
             is_there.iter().map(|there| if *there { next.next() } else { None }).collect();
         let mut kept = is_there.iter();
         self.series.retain(|_| kept.next() == Some(&true));
+        self.falling = self.series.iter().filter(|one| one.followed.fold == Fold::Fall).count();
         self.index = self.index.drain().filter_map(|(key, at)| Some((key, moved[at]?))).collect();
         for taken in &mut self.samples {
             let values = taken.values.iter().zip(&is_there).filter(|(_, there)| **there);
@@ -254,13 +331,15 @@ impl State {
             counters.values =
                 counters.values.drain().filter_map(|(at, value)| Some((moved[at]?, value))).collect();
         }
-        self.is_cut = false;
+        (self.is_cut, self.is_falling_cut) = (false, false);
     }
 
     fn newest<'a>(&'a self, instances: &'a [Instance], rules: &'a serde_json::Value) -> Newest<'a> {
         let taken = self.samples.back();
         let values = taken.map(|taken| &*taken.values).unwrap_or_default();
-        let shown = self.series.iter().zip(values).filter(|(_, value)| !value.is_nan());
+        // What budgets fall by is for their forecast alone: under the name of the gauge it would mislead.
+        let all = self.series.iter().zip(values);
+        let shown = all.filter(|(one, value)| !value.is_nan() && one.followed.fold != Fold::Fall);
         Newest {
             at_ms: taken.map_or(0, |taken| taken.at_ms),
             is_cut: self.is_cut,
@@ -448,6 +527,66 @@ mod tests {
             all["series"],
             json!([["windfall_queue_lag_records", { "topic": "t" }, [4.5, 14.5, null, 34.5]]])
         );
+    }
+
+    /// A budget of so much, as two instances show it that ask the ledger one after the other.
+    fn budgets(flow: &Flow, second: u64, left: [u64; 2]) {
+        let text =
+            |left: u64| format!("windfall_budget_left{{activity=\"a\",scene=\"s\",type=\"cash\"}} {left}\n");
+        let all = [scraped("a", &text(left[0])), scraped("b", &text(left[1]))];
+        flow.take(second * 1_000, second * 1_000_000_000, &all, &Value::Null);
+    }
+
+    #[test]
+    fn what_a_budget_fell_by_is_what_was_used_also_over_holes_and_where_its_total_was_raised() {
+        let flow = Flow::default();
+        let used = |flow: &Flow| flow.falling([3_000, 3_600_000]).0.remove(0);
+        assert_eq!(flow.falling([1_000]), (Vec::new(), false), "nothing was shown yet");
+        // More digits than a sample has, and little use of it.
+        let much = 500_000_000_000;
+        budgets(&flow, 1, [much, much]);
+        assert_eq!(used(&flow).used, [Used::default(); 2], "nobody knows what was before");
+        budgets(&flow, 2, [much - 10, much]);
+        budgets(&flow, 3, [much - 10, much - 10]);
+        flow.take(4_000, 4_000_000_000, &[], &Value::Null);
+        budgets(&flow, 5, [much - 30, much - 30]);
+        // Its total is raised, and in the next second 7 are used.
+        budgets(&flow, 6, [much + 1_000, much + 1_000]);
+        budgets(&flow, 7, [much + 993, much + 993]);
+        let found = used(&flow);
+        assert_eq!(found.labels["type"], "cash");
+        assert_eq!((found.left, found.used[1]), (500_000_000_993.0, Used { amount: 37.0, known_s: 6.0 }));
+        // The last three seconds have half of the 20 that were used from the third second to the fifth.
+        assert_eq!(found.used[0], Used { amount: 17.0, known_s: 3.0 });
+        assert_eq!(
+            value(&flow, "windfall_budget_left"),
+            None,
+            "the page is not shown a rate for what is left"
+        );
+    }
+
+    #[test]
+    fn budgets_take_no_place_of_other_series() {
+        let flow = Flow::default();
+        let line = |at: usize| format!("windfall_budget_left{{activity=\"a{at}\"}} 1\n");
+        let text: String = (0..BUDGETS_MAX + 5).map(line).collect();
+        let text = text + "windfall_rules_version 4\n";
+        for second in 1..3_u64 {
+            flow.take(second * 1_000, second * 1_000_000_000, &[scraped("a", &text)], &Value::Null);
+        }
+        let (found, is_cut) = flow.falling([1_000]);
+        assert_eq!((found.len(), is_cut), (BUDGETS_MAX, true));
+        assert_eq!(
+            (value(&flow, "windfall_rules_version"), &shown(&flow)["is_cut"]),
+            (Some(4.0), &json!(false))
+        );
+        // The others are followed once the first ones are gone for an hour.
+        for at_ms in [HISTORY_MS + 10_000, HISTORY_MS + 11_000, HISTORY_MS + 12_000] {
+            flow.take(at_ms, at_ms * 1_000_000, &[scraped("a", &line(BUDGETS_MAX + 1))], &Value::Null);
+            flow.write_history();
+        }
+        let (found, is_cut) = flow.falling([1_000]);
+        assert_eq!((found.len(), is_cut), (1, false));
     }
 
     #[test]

@@ -6,7 +6,8 @@
 //! - `door` decides by the head of a request alone who it is that asks, and refuses strangers before a body is read.
 //! - `session` keeps the access key of who has signed in; the browser holds an opaque cookie.
 //! - `gateway` calls the services' HTTP APIs with that key, for a list of paths. The service decides what the key may do.
-//! - `flow` follows the metrics of all instances, a sample a second that all viewers share, and keeps an hour of them.
+//! - `flow` follows the metrics of all instances, a sample a second that all viewers share, and keeps an hour of them;
+//!   `forecast` says of them how fast budgets are used.
 //! - `rules` shows the live rules in the place that every process has them from, and changes them if an option says so;
 //!   `trial` has some processes try a change first, and `replay` says what it would have done with the last hour's traffic.
 //!
@@ -55,6 +56,7 @@ mod console;
 mod cookie;
 mod door;
 mod flow;
+mod forecast;
 mod gateway;
 mod options;
 mod reader;

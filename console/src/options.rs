@@ -18,6 +18,9 @@ pub(crate) const METRICS_BYTES_MAX: usize = 1 << 20;
 pub(crate) const SCRAPE_TIMEOUT: Duration = Duration::from_secs(2);
 /// The series that the console follows at most, over all instances; what is beyond them is left out, and the page says so.
 pub(crate) const SERIES_MAX: usize = 1_024;
+/// The budgets among these series at most: an activity with many scenes must not take the places of topics and types. The page
+/// says that some are left out.
+pub(crate) const BUDGETS_MAX: usize = 256;
 /// How long samples are kept.
 pub(crate) const HISTORY_MS: u64 = 3_600_000;
 /// The samples that are kept: one a second.

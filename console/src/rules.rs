@@ -2,7 +2,8 @@
 
 use crate::answer::Refused;
 use crate::flow::Recorded;
-use crate::replay::{Traffic, replay};
+use crate::forecast::Pace;
+use crate::replay::{Replayed, Traffic, ends, replay};
 use crate::trial;
 use http::StatusCode;
 use serde_json::{Value, json};
@@ -61,15 +62,15 @@ impl RulesDesk {
         self.blocking(move |own| own.parse(&text)).await
     }
 
-    /// What the rules in force and what a document would have done with the last hour's traffic, by type. The traffic is copied
-    /// when it is this call's turn, so that calls that wait hold no copies.
+    /// What the rules in force and what a document would have done with the last hour's traffic, by type, and when budgets would
+    /// end under them. The traffic is copied when it is this call's turn, so that calls that wait hold no copies.
     pub(crate) async fn replay(
         &self,
         text: String,
-        recorded: impl FnOnce() -> Recorded + Send,
+        known: impl FnOnce() -> (Recorded, Vec<Pace>) + Send,
     ) -> Result<Value, Refused> {
         let turn = self.turn().await?;
-        let recorded = recorded();
+        let (recorded, paces) = known();
         let replayed = self.on_a_thread(turn, move |own| {
             let wanted = own.rules_of(&text);
             let in_force = parse_rules(&own.store.show()?, None).ok();
@@ -77,10 +78,20 @@ impl RulesDesk {
             let outcomes = |rules: &Rules| replay(&traffic, &rules.limits);
             let (from_ms, to_ms) = (recorded.at_ms.first(), recorded.at_ms.last());
             Ok::<_, ReadError>(match wanted {
-                Ok(wanted) => json!({
-                    "ok": true, "from_ms": from_ms, "to_ms": to_ms,
-                    "in_force": in_force.as_ref().map(outcomes), "wanted": outcomes(&wanted), "unknown": traffic.unknown,
-                }),
+                Ok(wanted) => {
+                    let (before, after) = (in_force.as_ref().map(outcomes), outcomes(&wanted));
+                    let budgets = match (&in_force, &before) {
+                        (Some(rules), Some(before)) => {
+                            let in_force = Replayed { rules, outcomes: before };
+                            ends(&traffic, &paces, in_force, Replayed { rules: &wanted, outcomes: &after })
+                        }
+                        _ => Vec::new(),
+                    };
+                    json!({
+                        "ok": true, "from_ms": from_ms, "to_ms": to_ms, "in_force": before, "wanted": after,
+                        "budgets": budgets, "unknown": traffic.unknown,
+                    })
+                }
                 // What is wrong is the check's to say.
                 Err(_) => json!({ "ok": false }),
             })

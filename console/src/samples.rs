@@ -9,6 +9,8 @@ pub(crate) enum Fold {
     Sum,
     /// A gauge of what all instances see alike: the largest.
     Max,
+    /// A gauge of what all instances see alike, and that is used up: what the largest falls by in a second.
+    Fall,
 }
 
 /// A metric that the console follows.
@@ -41,6 +43,10 @@ const fn sum(name: &'static str) -> Followed {
 
 const fn max(name: &'static str) -> Followed {
     Followed { name, fold: Fold::Max, is_charted: false }
+}
+
+const fn fall(name: &'static str) -> Followed {
+    Followed { name, fold: Fold::Fall, is_charted: false }
 }
 
 const fn charted(followed: Followed) -> Followed {
@@ -88,6 +94,7 @@ pub(crate) const FOLLOWED: &[Followed] = &[
     max("windfall_undecided_orders"),
     max("windfall_undecided_withdrawals"),
     max("windfall_payouts_to_acknowledge"),
+    fall("windfall_budget_left"),
     max("windfall_rules_version"),
     max("windfall_rules_refuses"),
     max("windfall_scheduler_waiting_tasks"),

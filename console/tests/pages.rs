@@ -76,7 +76,7 @@ async fn a_call_is_made_with_the_users_key_and_the_service_decides() {
     let away = front.post("/console/api/call/v1/tokens/verify", &json!({ "tokens": ["x"] })).await;
     assert_eq!((away.status, away.message()), (503, "the store cannot say".to_owned()));
     // The page's own data has the role of what stands behind it.
-    for path in ["flow", "history", "rules", "rules/history", "rules/status"] {
+    for path in ["flow", "history", "budgets", "rules", "rules/history", "rules/status"] {
         let refused = front.get(&format!("/console/api/{path}")).await;
         assert_eq!(refused.status, 403, "{path}");
     }
@@ -286,6 +286,9 @@ async fn a_change_is_replayed_for_operators_and_nothing_is_written() {
         (&replayed.1["ok"], &replayed.1["in_force"], &replayed.1["wanted"]),
         (&json!(true), &json!([]), &json!([]))
     );
+    assert_eq!(replayed.1["budgets"], json!([]));
+    let paces = operator.get("/console/api/budgets").await;
+    assert_eq!((paces.status, &paces.json()["budgets"]), (200, &json!([])), "no service shows any");
     assert!(replayed.1["from_ms"].as_u64() <= replayed.1["to_ms"].as_u64(), "{replayed:?}");
     // What is wrong with a document is said by its check.
     let wrong = operator.post("/console/api/rules/replay", &json!({ "text": "version = " })).await;

@@ -3,10 +3,12 @@
 //! The model treats rewards as a fluid, sample by sample. The token bucket and the fuse of a type limit how much of it passes; the
 //! global bucket then limits all types, in the order of their priorities. The model assumes that the ledger and the payers keep
 //! up, and that budgets suffice. The rules in force are replayed, too, so that two runs of the same model are compared, and not
-//! the model with what happened.
+//! the model with what happened. From what passes of a type, `budgets` works out when its budgets would end.
 
+mod budgets;
 mod traffic;
 
+pub(crate) use budgets::{Replayed, ends};
 pub(crate) use traffic::{METRICS, Traffic};
 
 use serde::Serialize;
@@ -23,6 +25,8 @@ pub(crate) struct Outcome {
     pub(crate) name: String,
     /// Events that came.
     came: f64,
+    /// Events that passed.
+    passed: f64,
     /// Events per second in the ten seconds in which the most came.
     came_max_per_s: f64,
     /// Events that waited at once, at most.
@@ -161,6 +165,7 @@ impl<'t> Lane<'t> {
         Outcome {
             name: self.name.to_owned(),
             came: self.came.last().copied().unwrap_or_default(),
+            passed: self.passed,
             came_max_per_s: peak_per_s(self.came, at_s),
             waiting_max: self.waiting_max,
             waited_max_s: self.waited_max_s,

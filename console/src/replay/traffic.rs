@@ -15,6 +15,8 @@ const LANE: &str = "windfall_lane_events";
 const FINISHED: &str = "windfall_lane_finished_events_total";
 /// The outcome of an event that comes again.
 const REQUEUED: &str = "requeued";
+/// The outcome of an event that takes from budgets.
+const CREDITED: &str = "credited";
 
 /// The metrics by which traffic is worked out.
 pub(crate) const METRICS: [&str; 5] = [LAG, RECORDS, EVENTS, LANE, FINISHED];
@@ -31,6 +33,8 @@ pub(crate) struct Traffic {
     pub(crate) at_s: Vec<f64>,
     /// Of each type, what had come by each sample, summed. What waited at the first one is in it, as if it had come then.
     pub(crate) came: BTreeMap<String, Vec<f64>>,
+    /// Of each type, the events that were credited.
+    pub(crate) credited: BTreeMap<String, f64>,
     /// The records that wait at the end in topics of which nobody knows whose they are, or how many events: nothing was fetched there.
     pub(crate) unknown: BTreeMap<String, f64>,
 }
@@ -50,6 +54,8 @@ struct Type {
     finished: Vec<f64>,
     /// What was requeued, summed.
     requeued: Vec<f64>,
+    /// The events that were credited, which are among those that have left for good.
+    credited: f64,
 }
 
 impl Traffic {
@@ -57,7 +63,11 @@ impl Traffic {
         let first = recorded.at_ms.first().copied().unwrap_or_default();
         let at_s: Vec<f64> = recorded.at_ms.iter().map(|at| seconds(at.saturating_sub(first))).collect();
         let (mut came, mut unknown): (BTreeMap<String, Vec<f64>>, _) = (BTreeMap::new(), BTreeMap::new());
+        let mut credited: BTreeMap<String, f64> = BTreeMap::new();
         for (name, topic) in topics(recorded, &at_s) {
+            for (name, own) in &topic.types {
+                *credited.entry(name.clone()).or_default() += own.credited;
+            }
             let (arrivals, unknown_records) = topic.arrivals(&at_s);
             if unknown_records >= 1.0 {
                 unknown.insert(name, unknown_records);
@@ -68,7 +78,7 @@ impl Traffic {
             }
         }
         came.retain(|_, all| all.last().is_some_and(|all| *all >= 1.0));
-        Self { at_s, came, unknown }
+        Self { at_s, came, credited, unknown }
     }
 }
 
@@ -85,10 +95,14 @@ fn topics(recorded: &Recorded, at_s: &[f64]) -> BTreeMap<String, Topic> {
             LANE => topic.types.entry(of_type()).or_default().lane = held(&line.values),
             FINISHED => {
                 let own = topic.types.entry(of_type()).or_default();
-                let is_requeued = line.labels.get("outcome").is_some_and(|outcome| outcome == REQUEUED);
-                let sums = if is_requeued { &mut own.requeued } else { &mut own.finished };
+                let outcome = line.labels.get("outcome").map_or("", String::as_str);
+                let summed = summed(&line.values, at_s);
+                if outcome == CREDITED {
+                    own.credited += last(&summed);
+                }
+                let sums = if outcome == REQUEUED { &mut own.requeued } else { &mut own.finished };
                 sums.resize(at_s.len(), 0.0);
-                sums.iter_mut().zip(summed(&line.values, at_s)).for_each(|(all, sum)| *all += sum);
+                sums.iter_mut().zip(summed).for_each(|(all, sum)| *all += sum);
             }
             _ => {}
         }
@@ -236,6 +250,7 @@ mod tests {
         assert_eq!(found.at_s, [0.0, 1.0, 2.0, 3.0]);
         // 4 waited; 11 came and went; 21 came, of which 10 wait; 20 came and went.
         assert_eq!(found.came["cash"], [4.0, 15.0, 36.0, 56.0]);
+        assert_eq!(found.credited["cash"], 40.0);
     }
 
     #[test]

@@ -142,7 +142,8 @@ export interface Subject {
 
 const NOTHING: Subject = { order: "", withdrawal: "", user: "", amount: "", type: "", activity: "", scene: "", payer: "", state: "" };
 
-interface LedgerOrder {
+/** An order as the ledger has it. */
+export interface LedgerOrder {
   trade_no: string;
   user_id: string;
   activity: string;
@@ -152,6 +153,9 @@ interface LedgerOrder {
   status: string;
   reason: string;
   payer: string;
+  created_ms: string;
+  /** 0: it is reserved. */
+  decided_ms: string;
 }
 
 export interface LedgerWithdrawal {

@@ -258,7 +258,7 @@ function Shell(props: { user: Who; settings: preact.ComponentChildren; theme: Th
         {error && <Note level="bad">{error}</Note>}
         {at.page === "flow" && !mayObserve && <Note level="info">{t("flow.role")}</Note>}
         {at.page === "flow" && mayObserve && <FlowPage sample={sample} theme={theme} at={at.query.get("at")} />}
-        {at.page === "find" && <FindPage query={at.query} user={user} />}
+        {at.page === "find" && <FindPage key={at.query.toString()} query={at.query} user={user} />}
         {at.page === "user" && <UserPage key={at.query.toString()} query={at.query} user={user} />}
         {at.page === "archive" && <ArchivePage query={at.query} />}
         {at.page === "held" && <HeldPage user={user} />}

@@ -378,6 +378,195 @@ test("a reward is found by its order for whoever may see wallets", async () => {
   await close();
 });
 
+test("a credited reward is found by its number, with or without its activity, and leads to its user", async () => {
+  const user = 508;
+  const order = await fleet.credit(user, 1, { amount: 888 });
+  const { page, close } = await open({ path: "find" });
+  const search = page.getByRole("button", { name: "Search" });
+  const ledger = page.getByRole("region", { name: "In the ledger: spring-2027" });
+  assert.ok(await search.isDisabled(), "something is looked for");
+  await page.getByLabel("Order number").fill(order);
+  await search.click();
+  await ledger.getByRole("status").filter({ hasText: "888 cash were credited to user 508 by the ledger." }).waitFor();
+  const facts = await ledger.locator("dl").evaluate((list) => {
+    const all = [...list.querySelectorAll("dt")].map((one) => [one.textContent, one.nextElementSibling.textContent]);
+    return Object.fromEntries(all);
+  });
+  assert.equal(facts.Order, order);
+  assert.equal(facts.State, "credited");
+  assert.equal(facts.User, "508");
+  assert.equal(facts.Activity, "spring-2027");
+  assert.equal(facts.Scene, "red-packet-rain");
+  assert.equal(facts.Type, "cash");
+  assert.equal(facts.Amount, "888");
+  assert.equal(facts.Payer, "The ledger itself");
+  assert.match(facts["First seen by the ledger"], /\d{4}/);
+  assert.match(facts.Took, /no time|\d+ (ms|s)/);
+  assert.equal(await page.getByLabel("User number").inputValue(), "508");
+  await shot(page, "find-order");
+  await audit(page, "an order that was found");
+  await page.setViewportSize(PHONE);
+  const wide = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
+  assert.ok(wide <= 0, `an order that was found is ${wide} px wider than the phone`);
+  await page.setViewportSize(DESK);
+
+  // Another activity has no such order, and what was looked at is told.
+  await page.getByLabel("Activity").fill("autumn-2027");
+  await search.click();
+  const nothing = page.getByRole("status").filter({ hasText: "Nothing was found" });
+  await nothing.filter({ hasText: "the ledger's orders of activity autumn-2027; the archive" }).waitFor();
+  assert.equal(await ledger.count(), 0);
+  await audit(page, "nothing that was found");
+  await page.getByLabel("Activity").fill("spring-2027");
+  await search.click();
+  await ledger.waitFor();
+
+  // Somebody else's order is not taken for this user's.
+  await page.getByLabel("User number").fill("509");
+  await search.click();
+  await page.getByText("The ledger has this order for user 508. You gave user 509.").waitFor();
+  await page.getByLabel("User number").fill("5x");
+  await search.click();
+  await page.getByRole("alert").filter({ hasText: "whole number" }).waitFor();
+
+  // From the order to the statement of its user, and back by the link of its line.
+  await ledger.getByRole("link", { name: "Statement and withdrawals of user 508" }).click();
+  await page.getByRole("region", { name: "Statement", exact: true }).getByRole("link", { name: order, exact: true }).click();
+  await ledger.getByRole("status").filter({ hasText: "888 cash were credited" }).waitFor();
+  await ledger.getByRole("link", { name: "Propose to reverse" }).click();
+  const form = page.getByRole("region", { name: "Propose" });
+  await form.getByLabel("What").selectOption("Reverse a credited order, all of it");
+  assert.equal(await form.getByLabel("Order number").inputValue(), order);
+  await close();
+});
+
+test("what the ledger refused leads to its entry of the archive, and what waits for its payer to an act", async () => {
+  const { page, close } = await open({ path: `find?order=${encodeURIComponent(conflicted)}` });
+  const archived = page.getByRole("region", { name: "In the archive" });
+  await archived.getByText("conflict", { exact: true }).first().waitFor();
+  await page.getByRole("region", { name: "In the ledger: spring-2027" }).getByText("credited to user 42").waitFor();
+  await page.getByRole("link", { name: "Its entries in the archive" }).click();
+  await page.getByRole("button", { name: conflicted }).first().waitFor();
+
+  const order = await fleet.credit(510, 1, { type: "badge", amount: 3 }, "RESERVED");
+  await go(page, `find?order=${encodeURIComponent(order)}&activity=spring-2027`);
+  const ledger = page.getByRole("region", { name: "In the ledger: spring-2027" });
+  await ledger.getByRole("status").filter({ hasText: "3 badge for user 510 is held: badges has not decided" }).waitFor();
+  await ledger.getByText("not yet", { exact: true }).waitFor();
+  await shot(page, "find-reserved");
+  await audit(page, "an order that waits for its payer");
+  await ledger.getByRole("link", { name: "Propose an act" }).waitFor();
+  await close();
+});
+
+test("a token leads to its order where its user is known, and otherwise it is said what is missing", async () => {
+  const user = 511;
+  const { order, token } = await fleet.sendForToken(user, 1, { type: "badge", amount: 3 });
+  await fleet.until(order, "RESERVED");
+  const { page, close } = await open({ key: fleet.keys["wallet-front"], path: "find" });
+  const search = page.getByRole("button", { name: "Search" });
+  const worth = page.getByRole("region", { name: "What the token is worth" });
+  await page.getByLabel("Token").fill("no token");
+  await search.click();
+  await page.getByRole("alert").filter({ hasText: "This is no token" }).waitFor();
+  // As it is copied from a letter, and without its user.
+  await page.getByLabel("Token").fill(`${token.slice(0, 40)} ${token.slice(40)}`);
+  await search.click();
+  await worth.getByText("the services judge it for one user only").waitFor();
+  await page.getByLabel("User number").fill("512");
+  await search.click();
+  await worth.getByText("It is no token of user 512").waitFor();
+  await page.getByLabel("User number").fill(String(user));
+  for (const since = Date.now(); ; ) {
+    await search.click();
+    await worth.getByText(/of user 511|for user 511/).waitFor();
+    // Tokens are stored a moment after the reward was sent.
+    if ((await worth.getByText("The token is valid").count()) > 0) break;
+    assert.ok(Date.now() - since < 30_000, "the token is stored");
+    await page.waitForTimeout(200);
+  }
+  await worth.getByText(order).waitFor();
+  assert.equal(await page.getByLabel("Order number").inputValue(), order, "the token names its order");
+  await page.getByRole("region", { name: "Credited or on its way" }).getByRole("cell", { name: order }).waitFor();
+  await shot(page, "find-token");
+  await audit(page, "a token");
+  await close();
+  // Who may see orders and no tokens is told so.
+  const other = await open({ path: "find" });
+  await other.page.getByLabel("Token").fill(token);
+  await other.page.getByRole("button", { name: "Search" }).click();
+  await other.page.getByText("Your key lacks the role verify").waitFor();
+  await other.close();
+});
+
+test("a budget's end is told in words, by the pace of the last minutes and of the last hour", async () => {
+  const { page, close } = await open();
+  const budget = (scene, total, used) => ({ activity: "spring-2027", scene, bonus_type: "cash", is_set: total > 0, total: String(total), used: String(used), reserved: "0" });
+  const pace = (scene, recent, hour) => ({ activity: "spring-2027", scene, bonus_type: "cash", left: 0, recent, hour });
+  await page.route("**/v1/budgets/list", (route) =>
+    route.fulfill({
+      json: {
+        budgets: [budget("soon", 1_000_000, 400_000), budget("idle", 500, 0), budget("young", 500, 0), budget("spent", 500, 500), budget("new", 500, 0), budget("none", 0, 5)],
+      },
+    }),
+  );
+  const hour = (amount) => ({ amount, known_s: 3_590 });
+  let forecast = {
+    is_cut: false,
+    known_min_s: 30,
+    budgets: [
+      pace("soon", { amount: 300_000, known_s: 300 }, hour(3_590)),
+      pace("idle", { amount: 0, known_s: 300 }, hour(0)),
+      pace("young", { amount: 0, known_s: 120 }, { amount: 0, known_s: 120 }),
+      pace("spent", { amount: 100, known_s: 300 }, hour(100)),
+      pace("new", { amount: 100, known_s: 20 }, { amount: 100, known_s: 20 }),
+    ],
+  };
+  await page.route("**/console/api/budgets", (route) =>
+    forecast ? route.fulfill({ json: forecast }) : route.fulfill({ status: 503, json: { code: "UNAVAILABLE", message: "not now" } }),
+  );
+  await go(page, "budgets");
+  const ends = async (scene) => {
+    const cells = await page.getByRole("row").filter({ hasText: scene }).getByRole("cell").allTextContents();
+    return cells.slice(5, 7);
+  };
+  await page.getByRole("row").filter({ hasText: "soon" }).waitFor();
+  assert.deepEqual(await ends("soon"), ["in 10 min", "not within a day"]);
+  assert.deepEqual(await ends("idle"), ["no use in the last 5 min", "no use in the last hour"]);
+  assert.deepEqual(await ends("young"), ["no use in the last 2 min", "no use in the last 2 min"]);
+  assert.deepEqual(await ends("spent"), ["used up", "used up"]);
+  assert.deepEqual(await ends("new"), ["not known yet", "not known yet"]);
+  assert.deepEqual(await ends("none"), ["–", "–"]);
+  await shot(page, "budgets-forecast");
+  await audit(page, "budgets that end");
+  // What budgets have left is shown whatever is known of their end.
+  forecast = null;
+  await page.getByRole("button", { name: "Refresh" }).click();
+  await page.getByText("When budgets end cannot be told: not now").waitFor();
+  assert.deepEqual(await ends("soon"), ["not known yet", "not known yet"]);
+  await close();
+});
+
+test("a change of a limit tells when budgets would end", async () => {
+  const { page, close } = await open({ path: "rules" });
+  const outcome = { name: "gift", came: 100, passed: 100, came_max_per_s: 10, waiting_max: 0, waited_max_s: 0, waiting: 0, drained_s: 0 };
+  const budget = (scene, in_force_s, wanted_s) => ({ activity: "spring-2027", scene, bonus_type: "gift", in_force_s, wanted_s });
+  const budgets = [budget("rain", 3_600, 7_200), budget("draw", 60_000, null), budget("same", 90_000, 180_000)];
+  const replayed = { ok: true, from_ms: 0, to_ms: 3_600_000, in_force: [outcome], wanted: [outcome], budgets, unknown: {} };
+  await page.route("**/console/api/rules/replay", (route) => route.fulfill({ json: replayed }));
+  await page.getByRole("button", { name: "Change the limit of gift" }).click();
+  const dialog = page.getByRole("dialog");
+  await dialog.getByLabel("Rate, events per second").fill("4321");
+  const ends = dialog.getByRole("group", { name: "When budgets would end" });
+  await ends.getByRole("row").filter({ hasText: "rain" }).getByText("in 1 h → in 2 h").waitFor();
+  await ends.getByRole("row").filter({ hasText: "draw" }).getByText("in 16.7 h → never").waitFor();
+  // Neither ends within a day.
+  assert.equal(await ends.getByRole("row").filter({ hasText: "same" }).count(), 0);
+  await shot(page, "rules-replayed-budgets");
+  await audit(page, "the dialog of a change with budgets");
+  await close();
+});
+
 test("a job is run, and paused with a reason", async () => {
   await fleet.putJob("report");
   const { page, close } = await open({ key: fleet.keys.scheduler, path: "schedule" });

@@ -127,8 +127,13 @@ url = "http://127.0.0.1:1"
     return ready;
   }
 
-  /** Sends one reward, and answers its status. */
-  async send(user, count, { type = "cash", amount = 888 } = {}) {
+  /** Sends one reward, and answers its order number. */
+  async send(user, count, reward) {
+    return (await this.sendForToken(user, count, reward)).order;
+  }
+
+  /** Sends one reward, and answers its order number and its token. */
+  async sendForToken(user, count, { type = "cash", amount = 888 } = {}) {
     const tradeNo = `spring-2027/red-packet-rain/0000000001/${type}/${user}/${count}`;
     const response = await fetch(`${this.url}/v1/bonuses/send`, {
       method: "POST",
@@ -142,9 +147,9 @@ url = "http://127.0.0.1:1"
       }),
     });
     if (!response.ok) throw new Error(`sending answers ${response.status}: ${await response.text()}`);
-    await response.body?.cancel();
+    const { token } = await response.json();
     this.sent += 1;
-    return tradeNo;
+    return { order: tradeNo, token };
   }
 
   /** A call of the services by one of the callers; its answer, or an error with what was said. */
@@ -171,7 +176,11 @@ url = "http://127.0.0.1:1"
 
   /** Sends a reward, and waits until it is credited; or reserved, where its payer never answers. */
   async credit(user, count, reward, status = "CREDITED") {
-    const order = await this.send(user, count, reward);
+    return this.until(await this.send(user, count, reward), status);
+  }
+
+  /** Waits until the ledger has an order in this state. */
+  async until(order, status) {
     for (const since = Date.now(); (await this.status(order)) !== status; ) {
       if (Date.now() - since > READY_WITHIN_MS) throw new Error(`${order} was not ${status} in time`);
       await new Promise((done) => setTimeout(done, 50));

@@ -1,4 +1,5 @@
-// What a change of the rules would have done with the traffic of the last hour, beside what the rules in force do in the same model.
+// What a change of the rules would have done with the traffic of the last hour, beside what the rules in force do in the same model,
+// and when budgets would end.
 
 import { num, short, span, t } from "../i18n";
 import { Note, Table } from "../parts";
@@ -15,6 +16,15 @@ interface Outcome {
   drained_s: number | null;
 }
 
+/** When a budget would end, in seconds; null: never. */
+interface BudgetEnds {
+  activity: string;
+  scene: string;
+  bonus_type: string;
+  in_force_s: number | null;
+  wanted_s: number | null;
+}
+
 export interface Replayed {
   ok: boolean;
   from_ms: number | null;
@@ -22,6 +32,8 @@ export interface Replayed {
   /** None where the document in force is no rules. */
   in_force: Outcome[] | null;
   wanted: Outcome[];
+  /** Those of which an end can be estimated. */
+  budgets: BudgetEnds[];
   /** By topic, records that wait and of which nobody knows the types. */
   unknown: Record<string, number>;
 }
@@ -41,6 +53,42 @@ const differs = ({ before, after }: Row) =>
   Math.abs(before.waited_max_s - after.waited_max_s) >= 1 ||
   drained(before) !== drained(after);
 
+const DAY_S = 86_400;
+
+const ends = (afterS: number | null) =>
+  afterS === null || afterS > DAY_S
+    ? t(afterS === null ? "rep.never" : "bud.notToday")
+    : afterS === 0
+      ? t("bud.gone")
+      : t("rep.in", { span: span(afterS * 1000) });
+
+/** The budgets that the change lets end at another time, as far as a day shows it. */
+function Budgets({ of }: { of: BudgetEnds[] }) {
+  const changed = of.filter((one) => ends(one.in_force_s) !== ends(one.wanted_s));
+  if (changed.length === 0) return null;
+  return (
+    <>
+      <Table
+        label={t("rep.budgets")}
+        rows={changed}
+        rowKey={(one) => `${one.activity}/${one.scene}/${one.bonus_type}`}
+        columns={[
+          {
+            head: t("rep.budget"),
+            cell: (one) => (
+              <>
+                {one.activity} <span class="muted">{one.scene}</span> {one.bonus_type}
+              </>
+            ),
+          },
+          { head: t("rep.budgetEnds"), cell: (one) => `${ends(one.in_force_s)} → ${ends(one.wanted_s)}`, isNumber: true },
+        ]}
+      />
+      <p class="muted">{t("rep.budgetsNote")}</p>
+    </>
+  );
+}
+
 export function Replay({ of }: { of: Replayed | null }) {
   if (!of?.ok) return null;
   const rows = of.wanted.map((after) => ({ before: of.in_force?.find((one) => one.name === after.name) ?? null, after }));
@@ -53,6 +101,7 @@ export function Replay({ of }: { of: Replayed | null }) {
       <>
         {unknown}
         <Note level="info">{t(rows.length === 0 ? "rep.none" : "rep.same", { span: length })}</Note>
+        <Budgets of={of.budgets ?? []} />
         <p class="muted">{t("rep.note")}</p>
       </>
     );
@@ -81,6 +130,7 @@ export function Replay({ of }: { of: Replayed | null }) {
           { head: t("rep.drained"), cell: (row) => change(row, drained), isNumber: true },
         ]}
       />
+      <Budgets of={of.budgets ?? []} />
       <p class="muted">{t("rep.note")}</p>
     </section>
   );

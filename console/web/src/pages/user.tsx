@@ -165,7 +165,8 @@ function Reference({ line, user }: { line: Line; user: string }) {
   const act = /^act ([0-9]+)$/.exec(line.reference)?.[1];
   if (act) return <a href={`#/acts?act=${act}`}>{line.reference}</a>;
   if (line.activity === "") return <>{line.reference}</>;
-  return <a href={`#/find?order=${encodeURIComponent(line.reference)}&user=${user}`}>{line.reference}</a>;
+  const order = `order=${encodeURIComponent(line.reference)}&activity=${encodeURIComponent(line.activity)}`;
+  return <a href={`#/find?${order}&user=${user}`}>{line.reference}</a>;
 }
 
 function StatementCard({ user, atMs, mayPropose }: { user: string; atMs: string; mayPropose: boolean }) {
