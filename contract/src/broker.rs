@@ -203,7 +203,7 @@ pub enum PollError {
         partition: u32,
         /// The first offset that is gone.
         from: u64,
-        /// The offset after the last one that is gone.
+        /// The offset after the last one that is known to be gone.
         to: u64,
         /// The offset that is read next. Where a driver cannot say since when a log is another one, it reads all of
         /// it again.

@@ -79,13 +79,14 @@ fn run(topic: &str, client: &Client, shared: &Shared, commits: &[Commit]) -> Res
     done.map_err(refused)
 }
 
-/// Plain positions together. A position with a map goes by itself: librdkafka tells of one place in many that it was
-/// refused only if all of them were, and a broker may be set to take shorter metadata than ours.
+/// Plain positions together, each with the topic's id. A position with a map goes by itself: librdkafka tells of one
+/// place in many that it was refused only if all of them were, and a broker may be set to take shorter metadata than
+/// ours.
 fn store(topic: &str, client: &Client, commits: &[(Commit, Origin)]) -> Result<(), KafkaError> {
     let mut plain = TopicPartitionList::with_capacity(commits.len());
     for (commit, origin) in commits {
         match finished::to_text(&commit.finished, origin) {
-            None => add(&mut plain, topic, commit, None)?,
+            None => add(&mut plain, topic, commit, finished::topic_text(origin.topic).as_deref())?,
             Some(text) => {
                 let mut mapped = TopicPartitionList::with_capacity(1);
                 add(&mut mapped, topic, commit, Some(&text))?;
@@ -96,14 +97,27 @@ fn store(topic: &str, client: &Client, commits: &[(Commit, Origin)]) -> Result<(
                             bytes = text.len(),
                             "kafka: metadata so long is refused: raise offset.metadata.max.bytes"
                         );
-                        add(&mut plain, topic, commit, None)?;
+                        add(&mut plain, topic, commit, finished::topic_text(origin.topic).as_deref())?;
                     }
                     done => done?,
                 }
             }
         }
     }
-    if plain.count() == 0 { Ok(()) } else { client.commit(&plain, CommitMode::Sync) }
+    if plain.count() == 0 {
+        return Ok(());
+    }
+    match client.commit(&plain, CommitMode::Sync) {
+        // A broker that takes not even a topic's id: all of these are as long, so that none of them was stored.
+        Err(KafkaError::ConsumerCommit(RDKafkaErrorCode::OffsetMetadataTooLarge)) => {
+            let mut bare = TopicPartitionList::with_capacity(plain.count());
+            for place in plain.elements() {
+                bare.add_partition(topic, place.partition()).set_offset(place.offset())?;
+            }
+            client.commit(&bare, CommitMode::Sync)
+        }
+        done => done,
+    }
 }
 
 fn add(

@@ -4,6 +4,9 @@
 //! takes by default. Topic, leader epoch and offset name a record: a leader writes an offset once, and whoever writes
 //! it again, after an unclean election, has a higher epoch. So the last owner's map is checked against each record that
 //! is read, and from the first record on that is a different one, the map is ignored.
+//!
+//! A commit that has no map names the topic's id alone, `wf-topic:` and base64, so that a position in a topic that was
+//! deleted is never taken for one in a topic that was created anew under its name.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -12,6 +15,8 @@ use windfall_contract::finished::{Finished, Origin};
 /// The bytes of a commit's metadata at most: the part of the map beyond is cut off and delivered again.
 const TEXT_BYTES_MAX: usize = 4_000;
 const MARK: &str = "wf:";
+/// Versions before it take such metadata for that of another program.
+const TOPIC_MARK: &str = "wf-topic:";
 const BYTES_MAX: usize = (TEXT_BYTES_MAX - MARK.len()) / 4 * 3;
 
 /// A topic's id.
@@ -21,6 +26,20 @@ pub(super) type TopicId = [u8; 16];
 pub(super) fn to_text(finished: &Finished, origin: &Origin) -> Option<String> {
     let bytes = finished.encode(origin, BYTES_MAX)?;
     Some(format!("{MARK}{}", STANDARD.encode(bytes)))
+}
+
+/// The text for the metadata of a commit that has no map; `None` where the topic's id is not known.
+pub(super) fn topic_text(topic: TopicId) -> Option<String> {
+    (topic != [0; 16]).then(|| format!("{TOPIC_MARK}{}", STANDARD.encode(topic)))
+}
+
+/// The id of the topic that a committed position belongs to, where the commit's metadata names one.
+pub(super) fn topic_of(text: &[u8]) -> Option<TopicId> {
+    if let Some(id) = text.strip_prefix(TOPIC_MARK.as_bytes()) {
+        return STANDARD.decode(id).ok()?.try_into().ok();
+    }
+    let bytes = STANDARD.decode(text.strip_prefix(MARK.as_bytes())?).ok()?;
+    Finished::decode(&bytes).map(|(origin, _)| origin.topic)
 }
 
 /// The offsets that a commit's metadata names as finished in this topic. Metadata of other programs, and that of
@@ -170,6 +189,20 @@ mod tests {
             assert!(of_text(strange.as_bytes(), TOPIC).is_empty(), "{strange}");
         }
         assert!(of_text(b"\xff\xfe", TOPIC).is_empty());
+    }
+
+    #[test]
+    fn each_commit_names_its_topic() {
+        let origin = Origin { topic: TOPIC, epochs: vec![(0, 3)] };
+        let map = to_text(&Finished::of([10..20]), &origin).unwrap();
+        let plain = topic_text(TOPIC).unwrap();
+        assert_eq!((topic_of(map.as_bytes()), topic_of(plain.as_bytes())), (Some(TOPIC), Some(TOPIC)));
+        assert!(of_text(plain.as_bytes(), TOPIC).is_empty(), "it is no map");
+        assert_eq!(topic_text(Origin::default().topic), None, "the id is not known");
+        for strange in ["", "hello", "wf:", "wf-topic:", "wf-topic:AAAA", "wf-topic:!"] {
+            assert_eq!(topic_of(strange.as_bytes()), None, "{strange}");
+        }
+        assert_eq!(topic_of(b"\xff\xfe"), None);
     }
 
     #[test]

@@ -31,6 +31,7 @@ mod native;
 mod options;
 mod producer;
 mod shared;
+mod start;
 mod thread;
 mod topic;
 mod watch;

@@ -73,7 +73,7 @@ pub struct KafkaOptions {
     pub prefetch_kib: u32,
     /// How long the broker may hold a fetch that has nothing to bring. 1 to 10,000; default 100.
     pub fetch_wait_ms: u32,
-    /// How often the topic is looked at for new partitions. 100 to 900,000; default 10,000.
+    /// How often the topic is looked at for new partitions, and for whether it was created anew. 100 to 900,000; default 10,000.
     pub metadata_refresh_ms: u32,
 
     /// Copies of each partition of topics that this driver makes; −1 is the broker's default. Default −1.

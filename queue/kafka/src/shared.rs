@@ -2,6 +2,7 @@
 //! carry out.
 
 use super::finished::{Inherited, Lineage, TopicId};
+use super::start::{self, Left, Start};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -46,6 +47,13 @@ struct Slot {
     read: u64,
     /// The offset below which the caller commits nothing more.
     committed: u64,
+    /// The offset after the last one that was seen, also of what was thrown away.
+    seen: u64,
+    /// The id of the topic that these offsets belong to, where it is known.
+    topic: Option<TopicId>,
+    /// Whether the topic was created anew since: these offsets say nothing any more, and the partition is to be begun at
+    /// the new log's beginning.
+    is_void: bool,
     /// The leader epochs of what was read.
     lineage: Lineage,
     /// The offsets that earlier owners have finished, which are not to be brought.
@@ -74,8 +82,8 @@ pub(super) struct State {
     committing: Vec<u32>,
     /// Partitions of which records were left out that the caller has finished before.
     passed: Vec<u32>,
-    /// The id of the topic that is read; `None` while it is not known.
-    topic_id: Option<TopicId>,
+    /// The topic's id, as the cluster said last; `None` while it is not known.
+    pub(super) topic_id: Option<TopicId>,
     /// The partitions of which the last poll announced the revocation.
     announced: Vec<u32>,
     pub(super) orders: VecDeque<Order>,
@@ -182,6 +190,9 @@ impl State {
                 next: 0,
                 read: 0,
                 committed: 0,
+                seen: 0,
+                topic: None,
+                is_void: false,
                 lineage: Lineage::default(),
                 inherited: Inherited::default(),
                 passed: 0,
@@ -199,13 +210,30 @@ impl State {
 
     /// Notes that a partition is this member's from now on, and is read from `next` on.
     pub(super) fn assigned(&mut self, partition: u32, next: u64, inherited: Inherited) {
+        let topic = self.topic_id;
         let slot = self.slot(partition);
         slot.epoch = Epoch(slot.epoch.0.saturating_add(1));
         (slot.phase, slot.next, slot.read, slot.committed) = (Phase::Ours, next, next, next);
-        (slot.paused, slot.parked) = (false, false);
+        (slot.paused, slot.parked, slot.seen) = (false, false, next);
         (slot.lineage, slot.inherited, slot.passed) = (Lineage::default(), inherited, 0);
+        (slot.topic, slot.is_void) = (topic, false);
         let epoch = slot.epoch;
         self.changes.push_back(Change::Assigned { partition, epoch, next_offset: next });
+    }
+
+    /// Notes that a partition that was assigned is read from its start on, and what is gone before that.
+    pub(super) fn started(&mut self, partition: u32, start: Start) {
+        self.losses.extend(start.losses);
+        self.assigned(partition, start.next, start.inherited);
+        let slot = self.slot(partition);
+        slot.topic = start.topic.or(slot.topic);
+    }
+
+    /// Notes that a partition that is this member's is read from the beginning of a topic that was created anew. What the
+    /// caller holds of the old one is of an epoch that is over (I3).
+    pub(super) fn begun_anew(&mut self, partition: u32) {
+        self.revoked(partition, true);
+        self.assigned(partition, 0, Inherited::default());
     }
 
     /// Notes that a partition is revoked: at once if it is `lost`, because commits would be refused, or else with the
@@ -229,9 +257,10 @@ impl State {
     }
 
     /// The read positions of this member's partitions: the offset after the last one read, 0 for the beginning of the
-    /// log.
+    /// log. Those in a topic that is no more are none.
     pub(super) fn positions(&self) -> Vec<(u32, u64)> {
-        let slots = (0u32..).zip(&self.slots).filter(|(_, slot)| slot.phase == Phase::Ours);
+        let slots = (0u32..).zip(&self.slots);
+        let slots = slots.filter(|(_, slot)| slot.phase == Phase::Ours && !slot.is_void);
         slots.map(|(partition, slot)| (partition, slot.read)).collect()
     }
 
@@ -272,28 +301,63 @@ impl State {
         self.orders.clear();
     }
 
-    /// The topic's id, as the cluster says now. Where it has changed, the topic was created anew, and
-    /// what is known of its log belongs to the old one.
-    pub(super) fn topic_is(&mut self, id: TopicId) {
-        if self.topic_id.replace(id).is_some_and(|known| known != id) {
-            for slot in &mut self.slots {
-                (slot.lineage, slot.inherited) = (Lineage::default(), Inherited::default());
+    /// The topic's id, as the cluster says now. Where it is not that of a partition's offsets, the topic was created anew:
+    /// what was not finished of the old log is a loss, and the offsets are void. Returns the partitions of this member
+    /// whose are.
+    pub(super) fn topic_is(&mut self, id: TopicId) -> Vec<u32> {
+        self.topic_id = Some(id);
+        let mut void = Vec::new();
+        for (partition, slot) in (0u32..).zip(&mut self.slots) {
+            // What another member owns by now is that one's to report, or is judged when it comes back.
+            if slot.phase == Phase::Away || slot.topic.replace(id).is_none_or(|known| known == id) {
+                continue;
             }
+            let left = Left { committed: slot.committed, seen: slot.seen };
+            self.losses.push_back(start::created_anew(partition, left));
+            (slot.lineage, slot.inherited, slot.passed) = (Lineage::default(), Inherited::default(), 0);
+            slot.is_void = true;
+            void.push(partition);
         }
+        void
+    }
+
+    /// The partitions of this member that are to be begun at the beginning of a topic that was created anew.
+    pub(super) fn void_partitions(&self) -> Vec<u32> {
+        let slots = (0u32..).zip(&self.slots);
+        slots.filter(|(_, slot)| slot.phase == Phase::Ours && slot.is_void).map(|(at, _)| at).collect()
+    }
+
+    /// What this member left behind of a partition that is not its own now, in an earlier topic of this name.
+    pub(super) fn left(&self, partition: u32, topic: TopicId) -> Option<Left> {
+        let slot = self.slots.get(usize::try_from(partition).ok()?)?;
+        let is_another = slot.topic.is_some_and(|known| known != topic);
+        is_another.then_some(Left { committed: slot.committed, seen: slot.seen })
     }
 
     /// Appends a record. One of a partition that is no longer this member's, or is parked, is thrown away, and so is
-    /// one that an earlier owner has finished.
+    /// one that an earlier owner has finished, and one that comes again from the beginning of a new log.
     fn append(&mut self, (record, leader_epoch): Read) {
         let cost = cost(&record);
         let partition = record.partition;
         let Some(slot) = self.known(partition) else { return };
-        if slot.phase != Phase::Ours || slot.parked {
+        if slot.phase != Phase::Ours || slot.is_void {
             return;
         }
+        slot.seen = slot.seen.max(record.offset + 1);
+        if slot.parked {
+            return;
+        }
+        // The beginning of the log, wherever that is, is not at 0, and nobody could tell it when it was asked for.
+        let is_gap = slot.read == 0 && record.offset > 0;
         let epoch = slot.epoch;
         slot.read = record.offset + 1;
         slot.lineage.read(record.offset, leader_epoch);
+        if is_gap {
+            // Brought back there after a pause, it is no gap once more.
+            slot.next = record.offset;
+            self.losses.push_back(start::deleted_before_the_first_read(partition, record.offset));
+        }
+        let Some(slot) = self.known(partition) else { return };
         if !slot.inherited.is_empty() && slot.inherited.has(record.offset, leader_epoch) {
             slot.passed = slot.read;
             if !self.passed.contains(&partition) {
@@ -354,6 +418,12 @@ impl State {
     pub(super) fn leaving(&self) -> Vec<u32> {
         let slots = (0u32..).zip(&self.slots);
         slots.filter(|(_, slot)| slot.phase == Phase::Leaving).map(|(at, _)| at).collect()
+    }
+
+    /// Whether a rebalance waits until partitions are given back.
+    pub(super) fn is_giving_back(&self) -> bool {
+        self.slots.iter().any(|slot| slot.phase == Phase::Leaving)
+            || self.orders.iter().any(|order| matches!(order, Order::Release(_)))
     }
 
     // What the caller does.
@@ -495,12 +565,13 @@ impl State {
     }
 
     /// The commits that count: of partitions that are still ours, forwards (I3), or from where we are with what is
-    /// finished beyond.
+    /// finished beyond. A position in a topic that is no more would skip records of the new one (I2).
     pub(super) fn commits(&self, commits: &[Commit]) -> Vec<Commit> {
         let counts = |commit: &&Commit| {
             let slot = self.slots.get(usize::try_from(commit.partition).unwrap_or(usize::MAX));
             slot.is_some_and(|slot| {
                 slot.phase != Phase::Away
+                    && !slot.is_void
                     && slot.epoch == commit.epoch
                     && (slot.committed < commit.next_offset
                         || (slot.committed == commit.next_offset && !commit.finished.is_empty()))
@@ -519,7 +590,7 @@ impl State {
         self.committing = commits.iter().map(|commit| commit.partition).collect();
         let said = commits.into_iter().map(|commit| {
             let slot = self.slots.get(usize::try_from(commit.partition).unwrap_or(usize::MAX));
-            let beyond = slot.zip(self.topic_id).map(|(slot, topic)| {
+            let beyond = slot.and_then(|slot| Some((slot, slot.topic?))).map(|(slot, topic)| {
                 let (next, read) = (commit.next_offset, slot.read);
                 slot.lineage.with(topic, &commit.finished, &slot.inherited, next, read)
             });
@@ -549,290 +620,4 @@ impl State {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::finished::{of_text, to_text};
-    use bytes::Bytes;
-    use windfall_contract::finished::Finished;
-
-    fn state(bytes_max: usize) -> State {
-        Shared::new(2, bytes_max).state.into_inner()
-    }
-
-    fn record(partition: u32, offset: u64) -> Read {
-        let payload = Bytes::from(vec![0; 1000]);
-        (InRecord { partition, epoch: Epoch(0), offset, key: Bytes::new(), payload }, Some(3))
-    }
-
-    fn assign(state: &mut State, partition: u32, next: u64) {
-        state.assigned(partition, next, Inherited::default());
-    }
-
-    fn commit(partition: u32, epoch: u32, next_offset: u64) -> Commit {
-        Commit { partition, epoch: Epoch(epoch), next_offset, finished: Finished::default() }
-    }
-
-    fn fetch(max_records: usize) -> Fetch {
-        Fetch { max_records, max_bytes: usize::MAX, wait: Duration::ZERO }
-    }
-
-    fn offsets(state: &mut State, max_records: usize) -> Vec<(u32, u64)> {
-        match state.take(fetch(max_records)) {
-            Some(Ok(polled)) => polled.records.iter().map(|one| (one.partition, one.offset)).collect(),
-            _ => Vec::new(),
-        }
-    }
-
-    #[test]
-    fn a_partition_that_is_lost_while_it_leaves_takes_no_commit_any_more() {
-        let mut state = state(10_000);
-        assign(&mut state, 0, 0);
-        state.append(record(0, 0));
-        assert_eq!(offsets(&mut state, 10), [(0, 0)]);
-        assert!(state.revoked(0, false));
-        assert_eq!(offsets(&mut state, 10), [], "this poll says so");
-        assert_eq!(state.commits(&[commit(0, 1, 1)]).len(), 1);
-        assert!(!state.revoked(0, true));
-        assert_eq!(state.commits(&[commit(0, 1, 1)]), []);
-        assert!(!state.begin_poll(), "it is given back already");
-    }
-
-    #[test]
-    fn a_revoked_partition_goes_with_the_poll_after_the_one_that_says_so() {
-        let mut state = state(1 << 20);
-        assign(&mut state, 0, 5);
-        state.append(record(0, 5));
-        assert_eq!(offsets(&mut state, 9), [(0, 5)]);
-        state.append(record(0, 6));
-        assert!(state.revoked(0, false));
-        let commit = commit(0, 1, 6);
-        assert!(!state.begin_poll(), "not announced yet");
-        assert_eq!(offsets(&mut state, 9), [], "what was read ahead is not ours to bring");
-        assert_eq!(state.commits(std::slice::from_ref(&commit)).len(), 1, "announced: commits count");
-        assert!(state.begin_poll());
-        assert_eq!(state.commits(std::slice::from_ref(&commit)), [], "gone");
-        assert_eq!(state.orders, [Order::Release(vec![0])]);
-        assign(&mut state, 0, 5);
-        assert_eq!(state.commits(std::slice::from_ref(&commit)), [], "an old epoch");
-    }
-
-    #[test]
-    fn a_lost_partition_goes_at_once() {
-        let mut state = state(1 << 20);
-        assign(&mut state, 0, 0);
-        state.append(record(0, 0));
-        assert_eq!(offsets(&mut state, 9), [(0, 0)]);
-        state.revoked(0, true);
-        let commit = commit(0, 1, 1);
-        assert_eq!(state.commits(std::slice::from_ref(&commit)), []);
-        assert!(matches!(state.take(fetch(1)), Some(Ok(polled)) if polled.changes.len() == 1));
-        assert!(!state.begin_poll(), "nothing is left to release");
-    }
-
-    #[test]
-    fn commits_go_forwards_and_not_beyond_what_was_brought() {
-        let mut state = state(1 << 20);
-        assign(&mut state, 1, 10);
-        for offset in 10..14 {
-            state.append(record(1, offset));
-        }
-        assert_eq!(offsets(&mut state, 2).len(), 2);
-        let commit = |next_offset| commit(1, 1, next_offset);
-        let counted = state.begin_commit(&[commit(10), commit(12), commit(13)]);
-        assert_eq!(counted.iter().map(|(commit, _)| commit.next_offset).collect::<Vec<_>>(), [12]);
-        state.end_commit(&counted, false);
-        assert_eq!(state.commits(&[commit(12)]), [commit(12)], "refused: said again");
-        state.end_commit(&counted, true);
-        assert_eq!(state.commits(&[commit(12)]), []);
-    }
-
-    /// The answer to an earlier commit stays away, and meanwhile the partition goes to another member.
-    #[test]
-    fn a_commit_that_waited_is_held_against_the_epochs_when_it_runs() {
-        let mut state = state(1 << 20);
-        assign(&mut state, 0, 0);
-        state.append(record(0, 0));
-        assert_eq!(offsets(&mut state, 9), [(0, 0)]);
-        let queued = state.commits(&[commit(0, 1, 1)]);
-        assert_eq!(queued.len(), 1);
-        let runs = state.begin_commit(&queued);
-        assert_eq!(runs.len(), 1);
-        assert!(state.is_committing(&[7, 0]), "it is not given back before the commit has ended");
-        state.end_commit(&runs, false);
-        assert!(!state.is_committing(&[0]));
-        assert!(state.revoked(0, false));
-        offsets(&mut state, 9);
-        state.begin_poll();
-        assert_eq!(state.begin_commit(&queued), [], "it is another's now");
-        assign(&mut state, 0, 0);
-        assert_eq!(state.begin_commit(&queued), [], "it is ours again, under another epoch");
-    }
-
-    #[test]
-    fn a_loss_is_told_once_and_only_a_log_that_was_cut_off_begins_anew() {
-        let mut state = state(1 << 20);
-        assign(&mut state, 0, 5);
-        assign(&mut state, 1, 0);
-        state.append(record(0, 5));
-        assert_eq!(offsets(&mut state, 9), [(0, 5)]);
-        assert_eq!(state.positions(), [(0, 6), (1, 0)]);
-        let taken = |state: &mut State| state.take(fetch(9)).unwrap();
-        let lost = |from, to, resumes_at| PollError::Lost {
-            partition: 0,
-            from,
-            to,
-            resumes_at,
-            what: "gone".into(),
-        };
-        state.append(record(0, 6));
-        state.lost(0, 20, lost(7, 20, 20));
-        assert_eq!(taken(&mut state).err(), Some(lost(7, 20, 20)));
-        state.append(record(0, 20));
-        let polled = taken(&mut state).unwrap();
-        assert_eq!(polled.changes, [], "what the caller holds may be nowhere else");
-        assert_eq!(polled.records.iter().map(|record| record.offset).collect::<Vec<_>>(), [6, 20]);
-        state.lost(0, 10, lost(15, 21, 10));
-        assert_eq!(taken(&mut state).err(), Some(lost(15, 21, 10)));
-        state.append(record(0, 10));
-        let polled = taken(&mut state).unwrap();
-        let assigned = Change::Assigned { partition: 0, epoch: Epoch(2), next_offset: 10 };
-        assert_eq!(polled.changes, [Change::Revoked { partition: 0, epoch: Epoch(1) }, assigned]);
-        assert_eq!(polled.records[0].epoch, Epoch(2));
-    }
-
-    /// What goes with a commit keeps the next owner from being brought what is finished, and then the position goes on.
-    #[test]
-    fn what_was_finished_beyond_the_position_is_not_brought_again() {
-        const TOPIC: TopicId = [9; 16];
-        let mut state = state(1 << 20);
-        state.topic_is(TOPIC);
-        assign(&mut state, 0, 0);
-        (0..20).for_each(|offset| state.append(record(0, offset)));
-        assert_eq!(offsets(&mut state, 99).len(), 20);
-        let finished = Finished::of([2..5, 8..20]);
-        let said = state.begin_commit(&[Commit { finished, ..commit(0, 1, 1) }]);
-        state.end_commit(&said, true);
-        let text = to_text(&said[0].0.finished, &said[0].1).unwrap();
-
-        state.revoked(0, true);
-        state.assigned(0, 1, of_text(text.as_bytes(), TOPIC));
-        (1..20).for_each(|offset| state.append(record(0, offset)));
-        assert_eq!(offsets(&mut state, 3), [(0, 1), (0, 5), (0, 6)]);
-        // The map goes on with the next commit, though the caller knows nothing of it.
-        let said = state.begin_commit(&[commit(0, 2, 2)]);
-        assert_eq!(said[0].0.finished.ranges().collect::<Vec<_>>(), [2..5, 8..20]);
-        state.end_commit(&said, true);
-        assert_eq!(offsets(&mut state, 9), [(0, 7)]);
-        let polled = state.take(fetch(9)).unwrap().unwrap();
-        assert_eq!(polled.changes, [Change::Passed { partition: 0, epoch: Epoch(2), next_offset: 20 }]);
-        assert!(state.take(fetch(9)).is_none(), "said once");
-        assert_eq!(state.commits(&[commit(0, 2, 20)]).len(), 1);
-
-        // The same offsets, written anew after an unclean election.
-        state.revoked(0, true);
-        state.assigned(0, 1, of_text(text.as_bytes(), TOPIC));
-        (1..20).for_each(|offset| state.append((record(0, offset).0, Some(4))));
-        assert_eq!(offsets(&mut state, 99).len(), 19, "these are other records");
-    }
-
-    #[test]
-    fn a_pause_keeps_what_it_may_and_reads_the_rest_again() {
-        let mut state = state(2_500);
-        assign(&mut state, 0, 0);
-        assign(&mut state, 1, 0);
-        for offset in 0..2 {
-            state.append(record(0, offset));
-        }
-        state.pause(0, Epoch(1), true);
-        for offset in 0..2 {
-            state.append(record(1, offset));
-        }
-        assert_eq!(offsets(&mut state, 9), [(1, 0), (1, 1)]);
-        state.pause(0, Epoch(1), false);
-        assert_eq!(offsets(&mut state, 1), [(0, 0)], "a short pause costs nothing");
-        state.pause(0, Epoch(1), true);
-        for offset in 2..5 {
-            state.append(record(0, offset));
-        }
-        assert_eq!(state.orders, [Order::Park(0)]);
-        state.append(record(0, 5));
-        state.pause(0, Epoch(1), false);
-        assert_eq!(state.orders.back(), Some(&Order::Resume(0)));
-        assert_eq!((state.flowing.records, state.paused.records), (0, 0));
-        // I3: until it has been sought back, what still comes would leave a gap behind it.
-        state.append(record(0, 6));
-        assert_eq!(offsets(&mut state, 9), []);
-        assert_eq!(state.wanted(0), Some(1));
-        state.pause(0, Epoch(1), true);
-        assert_eq!(state.wanted(0), None, "an order of before the pause does nothing");
-        state.pause(0, Epoch(1), false);
-        state.unpark(0);
-        assert_eq!(state.wanted(0), None);
-        state.append(record(0, 1));
-        assert_eq!(offsets(&mut state, 9), [(0, 1)]);
-    }
-
-    /// Records that an earlier owner has finished lie behind two that nobody has: when those are thrown away in a pause,
-    /// nothing is passed, or the two would be lost.
-    #[test]
-    fn what_a_pause_throws_away_is_not_passed_with_what_was_left_out_behind_it() {
-        const TOPIC: TopicId = [9; 16];
-        let mut state = state(2_500);
-        state.topic_is(TOPIC);
-        assign(&mut state, 0, 0);
-        (0..5).for_each(|offset| {
-            state.append(record(0, offset));
-            assert_eq!(offsets(&mut state, 9), [(0, offset)]);
-        });
-        let finished = Finished::of(std::iter::once(2..5));
-        let said = state.begin_commit(&[Commit { finished, ..commit(0, 1, 0) }]);
-        state.end_commit(&said, true);
-        let text = to_text(&said[0].0.finished, &said[0].1).unwrap();
-        state.revoked(0, true);
-        state.take(fetch(0));
-        state.assigned(0, 0, of_text(text.as_bytes(), TOPIC));
-        (0..5).for_each(|offset| state.append(record(0, offset)));
-        state.pause(0, Epoch(2), true);
-        state.append(record(0, 5));
-        assert_eq!(state.orders, [Order::Park(0)]);
-        let polled = state.take(fetch(9)).unwrap().unwrap();
-        assert!(!polled.changes.iter().any(|change| matches!(change, Change::Passed { .. })), "{polled:?}");
-        state.pause(0, Epoch(2), false);
-        assert_eq!(state.wanted(0), Some(0));
-        state.unpark(0);
-        (0..6).for_each(|offset| state.append(record(0, offset)));
-        assert_eq!(offsets(&mut state, 9), [(0, 0), (0, 1), (0, 5)]);
-    }
-
-    #[test]
-    fn a_pause_of_an_epoch_that_is_over_stops_nothing() {
-        let mut state = state(1 << 20);
-        assign(&mut state, 0, 0);
-        state.revoked(0, true);
-        assign(&mut state, 0, 0);
-        state.pause(0, Epoch(1), true);
-        state.append(record(0, 0));
-        assert_eq!(offsets(&mut state, 9), [(0, 0)]);
-        state.pause(0, Epoch(2), true);
-        state.append(record(0, 1));
-        assert_eq!(offsets(&mut state, 9), []);
-        state.pause(0, Epoch(1), false);
-        assert_eq!(offsets(&mut state, 9), [], "nor does its end resume anything");
-    }
-
-    #[test]
-    fn partitions_take_turns_and_limits_hold() {
-        let mut state = state(1 << 20);
-        assign(&mut state, 0, 0);
-        assign(&mut state, 1, 0);
-        for offset in 0..200 {
-            state.append(record(0, offset));
-            state.append(record(1, offset));
-        }
-        let brought = offsets(&mut state, 200);
-        assert!(brought.iter().any(|(partition, _)| *partition == 0));
-        assert!(brought.iter().any(|(partition, _)| *partition == 1));
-        let small = Fetch { max_records: 100, max_bytes: 10, wait: Duration::ZERO };
-        assert!(matches!(state.take(small), Some(Ok(polled)) if polled.records.len() == 1));
-    }
-}
+mod tests;

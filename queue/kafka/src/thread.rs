@@ -4,8 +4,10 @@
 //! Rebalances are not carried out where librdkafka reports them, but here, in step with the caller: a partition is
 //! given back when the caller has polled again after it was told.
 
+mod arrivals;
+mod losses;
+
 use super::cluster;
-use super::finished::{self, Inherited};
 use super::native;
 use super::shared::{Order, Read, Shared};
 use super::watch::{self, Watch};
@@ -21,7 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
-use windfall_contract::broker::{Epoch, InRecord, PollError};
+use windfall_contract::broker::{Epoch, InRecord};
 
 /// How long a poll waits for a record. Orders wait as long.
 const LOOK: Duration = Duration::from_millis(10);
@@ -34,6 +36,9 @@ const SLAB_BYTES: usize = 8 << 10;
 /// If the caller has not taken what librdkafka holds within this time, librdkafka is told to hold nothing: events
 /// wait behind records in its queue, and a rebalance must not.
 const STALL: Duration = Duration::from_secs(2);
+/// How long a question to the cluster may take that is asked again, or that reading goes on without: a frozen broker must
+/// not hold this thread for long.
+const ASK: Duration = Duration::from_millis(500);
 /// The wait before watermarks are asked for again.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 /// The wait before the group is joined again after a fatal error.
@@ -138,6 +143,8 @@ struct Member<'a> {
     releasing: Vec<u32>,
     /// When the next look for a partition that is out of range is due; `None` while none is.
     astray: Option<Instant>,
+    /// When partitions of a topic that was created anew are to be begun at its beginning; `None` while there are none.
+    created_anew: Option<Instant>,
     /// Whether librdkafka is told to hold nothing until there is room.
     is_stalled: bool,
     /// Since when librdkafka's queue was not seen empty, and how much was taken from it since.
@@ -221,6 +228,7 @@ impl<'a> Member<'a> {
             arriving: Vec::new(),
             releasing: Vec::new(),
             astray: None,
+            created_anew: None,
             is_stalled: false,
             busy_since: None,
             busy_bytes: 0,
@@ -252,6 +260,7 @@ impl<'a> Member<'a> {
             self.arrive();
             self.find_lost();
             self.refresh();
+            self.begin_new_log();
             if is_full && !self.is_stalled {
                 self.look_for_stall();
                 self.reader.shared.await_order(LOOK);
@@ -365,6 +374,8 @@ impl<'a> Member<'a> {
                 self.releasing.extend(partitions);
                 Ok(())
             }
+            // One that was begun anew meanwhile is not parked any more, and nobody would resume it.
+            Order::Park(partition) if !self.reader.shared.state.lock().is_parked(partition) => Ok(()),
             Order::Park(partition) => self.client.pause(&self.list(&[partition])),
             Order::Resume(partition) => self.resume(partition),
         };
@@ -476,171 +487,19 @@ impl<'a> Member<'a> {
         self.reader.shared.arrived.notify_one();
     }
 
-    /// Takes the assigned partitions, from the group's committed offsets on.
-    fn arrive(&mut self) {
-        if self.arriving.is_empty() {
-            return;
-        }
-        let asked = self.client.committed_offsets(self.list(&self.arriving), self.reader.request_timeout);
-        let mut list = match asked {
-            Ok(list) => list,
-            Err(error) => return self.not_known(&error),
-        };
-        if let Some(error) = list.elements().iter().find_map(|place| place.error().err()) {
-            // It is no answer that there is none: read from the beginning, everything would come again.
-            return self.not_known(&error);
-        }
-        let topic_id = self.ask_topic_id(self.reader.request_timeout);
-        let inherited = |list: &TopicPartitionList, partition| {
-            let text = native::metadata(list, &self.reader.topic, partition);
-            topic_id.map(|topic_id| finished::of_text(&text, topic_id)).unwrap_or_default()
-        };
-        let mut starts: Vec<(u32, u64, Inherited)> = Vec::new();
-        let places =
-            list.elements().iter().map(|place| (place.partition(), place.offset())).collect::<Vec<_>>();
-        for (partition, offset) in places {
-            let (start, next) = match offset {
-                Offset::Offset(next) => (offset, u64::try_from(next).unwrap_or(0)),
-                // The group has never committed here.
-                _ => (Offset::Beginning, 0),
-            };
-            if let Err(error) = list.set_partition_offset(&self.reader.topic, partition, start) {
-                tracing::error!(topic = self.reader.topic, %error, "kafka: a start could not be set");
-                return;
-            }
-            let own = inherited(&list, partition);
-            starts.extend(u32::try_from(partition).ok().map(|partition| (partition, next, own)));
-        }
-        // librdkafka keeps a pause of ours over a rebalance, also over one that took the partition away.
-        if let Err(error) = self.client.resume(&self.list(&self.arriving)) {
-            tracing::warn!(topic = self.reader.topic, %error, "kafka: could not resume what comes");
-        }
-        self.arriving.clear();
-        if !self.assign(&list) {
-            return;
-        }
-        let mut state = self.reader.shared.state.lock();
-        for (partition, next, inherited) in starts {
-            state.assigned(partition, next, inherited);
-        }
-        drop(state);
-        if self.is_stalled {
-            self.hold(true);
-        }
-        self.reader.shared.arrived.notify_one();
-    }
-
-    /// Asks for the topic's id. Without it, no map of finished offsets is committed or used.
-    fn ask_topic_id(&self, wait: Duration) -> Option<finished::TopicId> {
-        let found = native::topic_id(self.client.client(), &self.reader.topic, wait);
-        if let Some(id) = found {
-            self.reader.shared.state.lock().topic_is(id);
-        }
-        found
-    }
-
-    /// Notes that the committed offsets are not known. They are asked for again in the next round; until then nothing
-    /// is read, and nothing is lost.
-    fn not_known(&self, error: &KafkaError) {
-        tracing::warn!(topic = self.reader.topic, %error, "kafka: committed offsets are not known");
-        self.reader.shared.state.lock().trouble = Some(error.to_string());
-        self.reader.shared.arrived.notify_one();
-    }
-
-    /// librdkafka says that a position is out of range, but not which. What lies outside of its log has lost records,
-    /// and begins anew at the first one that is kept: where the log was cut off, nobody can say which of its records
-    /// were written since, so all of them are delivered again. If no position lies outside, a log was cut off and
-    /// has grown since, and that may be any of them.
-    fn find_lost(&mut self) {
-        if self.astray.is_none_or(|due| due > Instant::now()) {
-            return;
-        }
-        self.astray = Some(Instant::now() + LOOK_AGAIN);
-        let positions = self.reader.shared.state.lock().positions();
-        let mut ranges = Vec::new();
-        for (partition, read) in positions {
-            let theirs = i32::try_from(partition).unwrap_or(i32::MAX);
-            let timeout = self.reader.request_timeout;
-            match self.client.fetch_watermarks(&self.reader.topic, theirs, timeout) {
-                Ok((low, high)) => {
-                    let (low, high) = (u64::try_from(low).unwrap_or(0), u64::try_from(high).unwrap_or(0));
-                    ranges.push((partition, read, low, high));
-                }
-                Err(error) => {
-                    self.reader.shared.state.lock().trouble = Some(error.to_string());
-                    self.reader.shared.arrived.notify_one();
-                    return;
-                }
-            }
-        }
-        self.astray = None;
-        // One that has read nothing yet begins at the beginning once more, wherever that is now.
-        let is_outside =
-            |&(_, read, low, high): &(u32, u64, u64, u64)| read < low || read > high || read == 0;
-        let nowhere = !ranges.iter().any(is_outside);
-        for (partition, read, low, high) in ranges.into_iter().filter(|range| nowhere || is_outside(range)) {
-            let lost = |from, to, what| PollError::Lost { partition, from, to, resumes_at: low, what };
-            let loss = if read == 0 {
-                None
-            } else if read < low {
-                Some(lost(read, low, "the broker deleted them before they were read".to_owned()))
-            } else {
-                Some(lost(high.min(read), read, format!("the log was cut off, and ends at {high} now")))
-            };
-            self.begin_anew(loss, partition, if read == 0 { 0 } else { low });
-        }
-        self.reader.shared.arrived.notify_one();
-    }
-
-    fn begin_anew(&mut self, loss: Option<PollError>, partition: u32, from: u64) {
-        let mut list = self.list(&[partition]);
-        let theirs = i32::try_from(partition).unwrap_or(i32::MAX);
-        let begun = self
-            .client
-            .incremental_unassign(&list)
-            .and_then(|()| list.set_partition_offset(&self.reader.topic, theirs, start(from)))
-            .and_then(|()| self.client.incremental_assign(&list));
-        if let Err(error) = begun {
-            // A rebalance is under way, and says whose it is.
-            tracing::warn!(topic = self.reader.topic, %error, partition, "kafka: could not begin anew");
-            self.astray = Some(Instant::now() + LOOK_AGAIN);
-            return;
-        }
-        let mut state = self.reader.shared.state.lock();
-        if let Some(loss) = loss {
-            tracing::error!(topic = self.reader.topic, %loss, "kafka: records are lost");
-            state.lost(partition, from, loss);
-        }
-        let is_held = self.is_stalled || state.is_parked(partition);
-        drop(state);
-        let held = if is_held { self.client.pause(&list) } else { self.client.resume(&list) };
-        if let Err(error) = held {
-            tracing::warn!(topic = self.reader.topic, %error, "kafka: could not pause or resume");
-        }
-    }
-
-    fn assign(&self, list: &TopicPartitionList) -> bool {
-        let done = self.client.incremental_assign(list);
-        if let Err(error) = &done {
-            // The group has moved on: another rebalance follows.
-            tracing::warn!(topic = self.reader.topic, %error, "kafka: an assignment came to nothing");
-        }
-        done.is_ok()
-    }
-
     /// Looks at how many partitions the topic has, now and then.
     fn refresh(&mut self) {
         if self.refreshed_at.elapsed() < self.reader.metadata_refresh {
             return;
         }
         self.refreshed_at = Instant::now();
-        // A frozen broker must not hold this thread for long; the number is asked for again.
-        let found = cluster::partitions_of(&self.client, &self.reader.topic, Duration::from_millis(500));
+        // The number is asked for again.
+        let found = cluster::partitions_of(&self.client, &self.reader.topic, ASK);
         if let Ok(Some(partitions)) = found {
             let mut state = self.reader.shared.state.lock();
             state.partitions = state.partitions.max(partitions);
             drop(state);
-            self.ask_topic_id(Duration::from_millis(500));
+            self.ask_topic_id(ASK);
         }
     }
 }

@@ -7,7 +7,7 @@ use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use windfall_conformance::broker::{Ledger, Reader, Seen};
+use windfall_conformance::broker::{Ledger, Reader};
 use windfall_contract::broker::{
     Broker, Change, Commit, Consumer, Epoch, Fetch, InRecord, OpenError, OutRecord, PollError, Tag,
 };
@@ -45,6 +45,33 @@ fn commit_as_somebody(options: &KafkaOptions, offset: i64) {
     client.commit(&list, CommitMode::Sync).unwrap();
 }
 
+/// Deletes the records of topic `t` below an offset, as retention does.
+async fn delete_below(options: &KafkaOptions, offset: i64) {
+    let mut below = TopicPartitionList::new();
+    below.add_partition_offset(&format!("{}t", options.prefix), 0, Offset::Offset(offset)).unwrap();
+    admin(&options.bootstrap_servers).delete_records(&below, &AdminOptions::new()).await.unwrap();
+}
+
+/// Deletes topic `t`, waits until it is gone, and makes it anew with so many records.
+async fn created_anew(options: &KafkaOptions, records: u64) -> Arc<KafkaBroker> {
+    let topic = format!("{}t", options.prefix);
+    admin(&options.bootstrap_servers).delete_topics(&[&topic], &AdminOptions::new()).await.unwrap();
+    let options = options.clone();
+    let made = tokio::task::spawn_blocking(move || {
+        let client = group_client(&options);
+        let started = Instant::now();
+        loop {
+            let metadata = client.fetch_metadata(Some(topic.as_str()), PATIENCE).unwrap();
+            if metadata.topics().iter().all(|found| found.error().is_some()) {
+                return written(&options, records);
+            }
+            assert!(started.elapsed() < PATIENCE, "the topic is still there");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    });
+    made.await.unwrap()
+}
+
 /// Reads until the loss is said, and then so many records.
 async fn loss_and(broker: &KafkaBroker, records: usize) -> (PollError, Vec<u64>) {
     let mut consumer = broker.consumer("t", "g").await.unwrap();
@@ -76,15 +103,27 @@ async fn records_that_retention_deleted_are_a_loss() {
         broker
     });
     let broker = broker.await.unwrap();
-    let mut below = TopicPartitionList::new();
-    below.add_partition_offset(&format!("{}t", options.prefix), 0, Offset::Offset(20)).unwrap();
-    admin(&servers).delete_records(&below, &AdminOptions::new()).await.unwrap();
+    delete_below(&options, 20).await;
     let (loss, offsets) = loss_and(&broker, 30).await;
     assert!(matches!(loss, PollError::Lost { partition: 0, from: 5, to: 20, resumes_at: 20, .. }), "{loss}");
     assert_eq!(offsets, (20..50).collect::<Vec<_>>());
-    // A group that has never committed has lost nothing.
-    let mut fresh = Reader::new(broker.consumer("t", "fresh").await.unwrap());
-    assert_eq!(fresh.read(30, PATIENCE).await.unwrap().len(), 30);
+}
+
+/// The group has never committed, so that its position says nothing of the records that are gone. The next member of the
+/// group is not told once more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs real servers: ./dev test runs it"]
+async fn what_retention_took_before_the_first_read_is_reported() {
+    let servers = tokio::task::spawn_blocking(|| shared("kafka")).await.unwrap();
+    let options = options(&servers, prefix("unread"));
+    let made = options.clone();
+    let broker = tokio::task::spawn_blocking(move || written(&made, 30)).await.unwrap();
+    delete_below(&options, 10).await;
+    let (loss, offsets) = loss_and(&broker, 20).await;
+    assert!(matches!(loss, PollError::Lost { partition: 0, from: 0, to: 10, resumes_at: 10, .. }), "{loss}");
+    assert_eq!(offsets, (10..30).collect::<Vec<_>>());
+    let mut next = Reader::new(broker.consumer("t", "g").await.unwrap());
+    assert_eq!(next.read(20, PATIENCE).await.unwrap().len(), 20);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -215,6 +254,51 @@ async fn what_is_finished_behind_one_that_hangs_is_not_delivered_again() {
     }
 }
 
+/// A member stands at 20 and polls nothing, while the topic is deleted, created anew, and filled beyond 20: librdkafka
+/// would go on at 20.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs real servers: ./dev test runs it"]
+async fn a_topic_that_was_created_anew_is_read_from_its_beginning() {
+    let servers = tokio::task::spawn_blocking(|| shared("kafka")).await.unwrap();
+    let options = options(&servers, prefix("anew"));
+    let made = options.clone();
+    let broker = tokio::task::spawn_blocking(move || written(&made, 20)).await.unwrap();
+    let mut reader = Reader::new(broker.consumer("t", "g").await.unwrap());
+    assert_eq!(reader.read(20, PATIENCE).await.unwrap().len(), 20);
+    reader.commit().await.unwrap();
+    let broker = created_anew(&options, 50).await;
+    let fetch = Fetch { max_records: 100, max_bytes: 1 << 20, wait: Duration::from_millis(50) };
+    let (mut loss, mut epoch, mut offsets) = (None, None, Vec::new());
+    let started = Instant::now();
+    while loss.is_none() || offsets.len() < 50 {
+        assert!(started.elapsed() < PATIENCE, "{loss:?}, then {offsets:?}");
+        match reader.consumer().poll(fetch).await {
+            Ok(polled) => {
+                for change in polled.changes {
+                    match change {
+                        // What was brought before it counts for nothing.
+                        Change::Revoked { .. } => offsets.clear(),
+                        Change::Assigned { epoch: now, .. } => epoch = Some(now),
+                        Change::Passed { .. } => {}
+                    }
+                }
+                offsets.extend(polled.records.iter().map(|record| record.offset));
+            }
+            Err(lost @ PollError::Lost { .. }) => loss = Some(lost),
+            Err(PollError::Unavailable(_)) => {}
+            Err(other) => panic!("{other}"),
+        }
+    }
+    let loss = loss.unwrap();
+    assert!(matches!(loss, PollError::Lost { partition: 0, from: 20, resumes_at: 0, .. }), "{loss}");
+    assert_eq!(offsets, (0..50).collect::<Vec<_>>());
+    let finished = Finished::default();
+    let commit = Commit { partition: 0, epoch: epoch.unwrap(), next_offset: 50, finished };
+    reader.consumer().commit(&[commit]).await.unwrap();
+    assert_eq!(broker.lag("t", "g").await.unwrap().records(), 0);
+    reader.close().await;
+}
+
 /// The topic is deleted and made again, and its new records have the offsets of finished ones.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs real servers: ./dev test runs it"]
@@ -231,17 +315,13 @@ async fn a_topic_that_is_made_again_has_other_records() {
     consumer.close().await;
     let metadata = committed_metadata(&options);
     assert!(metadata.starts_with("wf:"), "{metadata}");
-    let topic = format!("{}t", options.prefix);
-    admin(&servers).delete_topics(&[&topic], &AdminOptions::new()).await.unwrap();
-    tokio::time::sleep(Duration::from_secs(3)).await;
-    let made = options.clone();
-    let broker = tokio::task::spawn_blocking(move || written(&made, 100)).await.unwrap();
+    let broker = created_anew(&options, 100).await;
     // Kafka forgets the group's offset with the topic; one who keeps it, or writes it back, must hide nothing.
     write_back(&options, &metadata);
     assert_eq!(committed_metadata(&options), metadata);
-    let mut reader = Reader::new(broker.consumer("t", "g").await.unwrap());
-    let seen: Seen = reader.read(100, PATIENCE).await.unwrap();
-    assert_eq!(seen.len(), 100);
+    let (loss, offsets) = loss_and(&broker, 100).await;
+    assert!(matches!(loss, PollError::Lost { partition: 0, from: 0, to: 1, resumes_at: 0, .. }), "{loss}");
+    assert_eq!(offsets, (0..100).collect::<Vec<_>>());
 }
 
 fn group_client(options: &KafkaOptions) -> BaseConsumer {
