@@ -23,7 +23,8 @@ impl WalletClient {
         Ok(Self { link: Arc::new(Link::open(&options)?) })
     }
 
-    /// Balances and newest movements, with the pending rewards.
+    /// Balances and a page of movements, the newest first, with the pending rewards on the first page. The page behind it begins
+    /// at `flow_after`, which is the reply's `flow_next`; an empty one ends the history.
     ///
     /// # Errors
     /// [`CallError`].

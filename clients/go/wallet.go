@@ -54,7 +54,8 @@ func NewWallet(connection *Connection) *Wallet {
 	return &Wallet{connection}
 }
 
-// Get is balances and newest movements, with the pending rewards.
+// Get is balances and a page of movements, the newest first, with the pending rewards on the first page. For the page behind it,
+// set FlowAfter to the reply's FlowNext; where that is empty, the history has ended.
 func (w *Wallet) Get(
 	ctx context.Context, user *EndUser, request *windfallpb.GetWalletRequest,
 ) (*windfallpb.GetWalletReply, error) {

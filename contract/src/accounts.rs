@@ -147,6 +147,15 @@ pub struct FlowLine {
     pub time_ms: i64,
 }
 
+/// A page of a user's movements.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FlowPage {
+    /// The movements, newest first.
+    pub lines: Vec<FlowLine>,
+    /// The cursor behind which the next page begins; empty: that was the last.
+    pub next: String,
+}
+
 /// The ledger could not be asked, or did not answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AccountsError {
@@ -172,11 +181,12 @@ pub trait Accounts: Send + Sync {
     /// [`AccountsError`].
     async fn balances(&self, user_id: i64) -> Result<Vec<(String, i64)>, AccountsError>;
 
-    /// A user's newest movements, newest first, at most `limit`.
+    /// A page of a user's movements, newest first, at most `limit` of them, of which there may be none: from the newest on, or
+    /// behind the page that has returned the cursor `after`, where that is not empty.
     ///
     /// # Errors
-    /// [`AccountsError`].
-    async fn flow(&self, user_id: i64, limit: usize) -> Result<Vec<FlowLine>, AccountsError>;
+    /// [`AccountsError`]: `Invalid` where no page of this user has returned the cursor.
+    async fn flow(&self, user_id: i64, after: &str, limit: usize) -> Result<FlowPage, AccountsError>;
 
     /// Orders as they stand: one answer for each, in order, `None` where it is not known.
     ///

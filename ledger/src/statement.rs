@@ -14,7 +14,7 @@ use crate::withdrawal::{StoredWithdrawal, WithdrawalStatus};
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::str::FromStr;
-use windfall_contract::accounts::FlowLine;
+use windfall_contract::accounts::{FlowLine, FlowPage};
 
 /// How many lines one call passes over at most on the way to where its page begins.
 pub const STATEMENT_SKIP_MAX: usize = 10_000;
@@ -336,6 +336,17 @@ impl<'r> Walk<'r> {
         Ok(Some(StatementLine { line, balance }))
     }
 
+    /// The next lines, at most so many.
+    fn lines(&mut self, limit: usize) -> Result<Vec<StatementLine>, LedgerError> {
+        let mut lines = Vec::new();
+        while lines.len() < limit
+            && let Some(line) = self.line(limit - lines.len())?
+        {
+            lines.push(line);
+        }
+        Ok(lines)
+    }
+
     /// The keys of the next withdrawals that were held, at most `wanted`, among at most `lines` lines, of which it takes off
     /// those that it has looked at.
     fn holds(&mut self, wanted: usize, lines: &mut usize) -> Result<Vec<String>, LedgerError> {
@@ -374,14 +385,33 @@ impl LedgerReader {
             StatementFrom::At(time_ms) => walk.skip(time_ms)?,
         }
         let balances = walk.balances();
-        let limit = usize::try_from(limit.clamp(1, PAGE_MAX)).unwrap_or(1);
-        let mut lines = Vec::new();
-        while lines.len() < limit
-            && let Some(line) = walk.line(limit - lines.len())?
-        {
-            lines.push(line);
-        }
+        let lines = walk.lines(usize::try_from(limit.clamp(1, PAGE_MAX)).unwrap_or(1))?;
         Ok(Statement { balances, lines, next: walk.cursor() })
+    }
+
+    /// A page of a user's movements, newest first, at most `limit`: the lines of the statement without the balances. Of a limit
+    /// of 0 the answer has no line, and its cursor leads to the newest one.
+    ///
+    /// A ledger in PostgreSQL whose tables have schema version 3 has no statements. There the newest movements are all that can
+    /// be read, and no cursor follows them.
+    ///
+    /// # Errors
+    /// [`LedgerError::Invalid`] where the cursor is not one of this user; all others.
+    pub fn flow_page(
+        &self,
+        user_id: i64,
+        after: Option<&StatementCursor>,
+        limit: usize,
+    ) -> Result<FlowPage, LedgerError> {
+        let mut walk = match Walk::begin(self.read.as_ref(), user_id, after) {
+            Err(LedgerError::NotMigrated(_)) if after.is_none() => {
+                return Ok(FlowPage { lines: self.read.flow(user_id, limit)?, next: String::new() });
+            }
+            begun => begun?,
+        };
+        let lines = walk.lines(limit)?.into_iter().map(|one| one.line).collect();
+        let next = walk.cursor().map_or_else(String::new, |cursor| cursor.to_string());
+        Ok(FlowPage { lines, next })
     }
 
     /// A page of a user's withdrawals, or of those of one status, the one that was held last first, 1 to 1,000 of them. A page

@@ -21,11 +21,11 @@ use crate::payouts::STOPPED_RETRY_MS;
 use async_trait::async_trait;
 use tokio::sync::oneshot;
 use windfall_contract::accounts::{
-    Accounts, AccountsError, FlowLine, OrderName, StoredOrder, Withdrawal, WithdrawalOutcome,
+    Accounts, AccountsError, FlowPage, OrderName, StoredOrder, Withdrawal, WithdrawalOutcome,
 };
 use windfall_contract::connector::{PayAnswer, PayOrder};
 use windfall_ledger::{
-    FRONT_END, Finish, HoldOutcome, LedgerError, OrderId, StoredWithdrawal, WithdrawalStatus,
+    FRONT_END, Finish, HoldOutcome, LedgerError, OrderId, StatementCursor, StoredWithdrawal, WithdrawalStatus,
 };
 use windfall_proto::order::{check_amount, check_bonus_type, check_trade_no};
 
@@ -157,8 +157,13 @@ impl Accounts for RewardHandle {
         self.read(move |reader| reader.balances(user_id)).await.map_err(|error| self.read_failed(error))
     }
 
-    async fn flow(&self, user_id: i64, limit: usize) -> Result<Vec<FlowLine>, AccountsError> {
-        self.read(move |reader| reader.flow(user_id, limit)).await.map_err(|error| self.read_failed(error))
+    async fn flow(&self, user_id: i64, after: &str, limit: usize) -> Result<FlowPage, AccountsError> {
+        let after = match after {
+            "" => None,
+            text => Some(text.parse::<StatementCursor>().map_err(|error| self.read_failed(error.into()))?),
+        };
+        let read = self.read(move |reader| reader.flow_page(user_id, after.as_ref(), limit));
+        read.await.map_err(|error| self.read_failed(error))
     }
 
     async fn orders(&self, names: &[OrderName]) -> Result<Vec<Option<StoredOrder>>, AccountsError> {

@@ -82,7 +82,8 @@ async fn what_a_front_end_pays_is_in_the_list_until_it_says_how_it_ended() {
     assert_eq!(balance(&rewards, 1).await, 6);
     let final_one = WithdrawalOutcome::Refused("closed account".into());
     assert_eq!(rewards.withdraw(&out("v", 1, 5)).await, Ok(final_one));
-    let kinds: Vec<_> = rewards.flow(1, 9).await.unwrap().into_iter().map(|line| line.kind).collect();
+    let kinds: Vec<_> =
+        rewards.flow(1, "", 9).await.unwrap().lines.into_iter().map(|line| line.kind).collect();
     use FlowKind::{Credit, Return, Withdrawal};
     assert_eq!(kinds, [Return, Withdrawal, Withdrawal, Credit]);
     rewards.close();

@@ -119,7 +119,7 @@ async fn a_withdrawal_is_taken_once_an_id_and_never_more_than_there_is() {
         assert!(matches!(rewards.withdraw(&order).await, Err(AccountsError::Invalid(_))), "{order:?}");
     }
     assert_eq!(rewards.balances(1).await.unwrap(), [("cash".to_owned(), 6)]);
-    let flow = rewards.flow(1, 10).await.unwrap();
+    let flow = rewards.flow(1, "", 10).await.unwrap().lines;
     let lines: Vec<_> = flow.iter().map(|line| (line.kind, line.trade_no.as_str(), line.amount)).collect();
     assert_eq!(lines, [(FlowKind::Withdrawal, "w", 4), (FlowKind::Credit, "a", 10)]);
     let orders = rewards.orders(&[named("none"), named("a")]).await.unwrap();
@@ -311,7 +311,7 @@ async fn reads_do_not_wait_for_writers() {
         tokio::time::sleep(Duration::from_millis(50)).await;
         let started = Instant::now();
         assert_eq!(balance(&rewards, 1).await, 10);
-        assert_eq!(rewards.flow(1, 5).await.unwrap().len(), 1);
+        assert_eq!(rewards.flow(1, "", 5).await.unwrap().lines.len(), 1);
         started.elapsed()
     };
     let (slow, took) = tokio::join!(slow, read);

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use windfall_tests::{Answer, Run, Service, plain, scratch};
 
 const USER: i64 = 42;
@@ -85,6 +86,28 @@ fn a_reward_is_sent_proved_credited_and_withdrawn() {
     assert_eq!(ended.code, Some(0), "{ended}");
 }
 
+/// A user's history of 300 movements is read to its end, each of them once, and by nobody else.
+fn whole_history(service: &Service) {
+    let (mut references, mut after) = (BTreeSet::new(), String::new());
+    loop {
+        let asked = json!({"flow_limit": 120, "flow_after": after});
+        let page = ok(service.post("wallet-front", Some(8), "/v1/wallet/get", &asked));
+        for line in page["flow"].as_array().unwrap() {
+            assert!(references.insert(line["reference"].to_string()), "{line} is there twice");
+        }
+        match page["flow_next"].as_str() {
+            Some(next) if !next.is_empty() => after = next.to_owned(),
+            _ => break,
+        }
+    }
+    assert_eq!(references.len(), 300);
+    let foreign = json!({"flow_after": after});
+    assert_eq!(
+        code(&service.post("wallet-front", Some(USER), "/v1/wallet/get", &foreign)),
+        (400, "INVALID_ARGUMENT")
+    );
+}
+
 #[test]
 fn batches_lists_grants_and_the_archive() {
     let dir = scratch();
@@ -118,6 +141,7 @@ fn batches_lists_grants_and_the_archive() {
     service.post_until("wallet-front", Some(8), "/v1/wallet/get", &json!({}), |answer| {
         answer.body["balances"][0]["credited"].as_str() == Some("600")
     });
+    whole_history(&service);
 
     let listed = ok(service.post("operator", None, "/v1/archive/list", &json!({"reason": "conflict"})));
     let entry = &listed["entries"][0];

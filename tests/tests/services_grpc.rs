@@ -436,8 +436,11 @@ async fn errors_of_calls(clients: &Clients, service: &Service) {
         let page = v1::ListTokensRequest { activity, page_size, page_token };
         assert!(refused(clients.tokens.list(user, page).await.map(drop)));
     }
-    for (tokens, flow_limit) in [(vec![], 501), (vec![String::new(); 513], 1)] {
-        let look = v1::GetWalletRequest { tokens, flow_limit };
+    let many = vec![String::new(); 513];
+    for (tokens, flow_limit, flow_after) in
+        [(vec![], 501, ""), (many, 1, ""), (vec![], 1, "soon"), (vec![], 1, "1/1:1:1")]
+    {
+        let look = v1::GetWalletRequest { tokens, flow_limit, flow_after: flow_after.into() };
         assert!(refused(clients.wallet.get(user, look).await.map(drop)));
     }
     for wrong in [

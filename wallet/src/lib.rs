@@ -19,6 +19,12 @@
 //! most. So a reward that arrives meanwhile is never shown twice; while they keep arriving it may be missing from one
 //! answer.
 //!
+//! # Page by page
+//! The ledger's cursors lead from page to page, each of which names the user and the lines that come next, so what arrives
+//! meanwhile shifts nothing, and a cursor that is made up leads to lines of this user at most. Rewards on their way have no
+//! place among these lines: they are on the first page alone, ahead of the movements, and leave them less room there. Balances
+//! are on each page as they stand when it is read.
+//!
 //! # Withdrawals
 //! The ledger is asked first, and tokens only if the balance is short: a forced credit passes the limits that the
 //! consumer keeps, so there are as few as necessary, the largest first. Every step may be repeated: a credit counts

@@ -1,12 +1,13 @@
 //! Balances and movements, with the pending rewards.
 
 use crate::incoming::Incoming;
-use crate::options::{FLOW_MAX, LOOKS_MAX};
+use crate::options::{CURSOR_MAX_BYTES, FLOW_MAX, LOOKS_MAX};
 use crate::wallet::{Inner, User, Wallet};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use windfall_contract::accounts::{AccountsError, FlowKind, FlowLine, OrderName};
 use windfall_contract::verifier::VerifyError;
+use windfall_proto::order::check_text;
 use windfall_proto::v1::BonusToken;
 
 /// A user's balance of one type.
@@ -63,8 +64,10 @@ pub struct Line {
 pub struct View {
     /// The balances, sorted by type.
     pub balances: Vec<Balance>,
-    /// The movements: pending rewards first, then the newest first.
+    /// A page of the movements: pending rewards first, on the first page alone, then the newest first.
     pub flow: Vec<Line>,
+    /// The cursor behind which the next page begins; empty: this is the last.
+    pub flow_next: String,
     /// False if the token store could not be asked for all tokens, so that pending rewards may be missing.
     pub tokens_complete: bool,
 }
@@ -75,6 +78,9 @@ pub enum LookError {
     /// Mend the call.
     #[error("flow_limit is {0}; 1 to {FLOW_MAX} are allowed")]
     FlowLimit(usize),
+    /// Mend the call: no page of this user has returned the cursor.
+    #[error("flow_after: {0}")]
+    FlowAfter(String),
     /// Mend the call.
     #[error("tokens: {0}")]
     Tokens(#[from] VerifyError),
@@ -90,29 +96,49 @@ pub enum LookError {
 }
 
 impl Wallet {
-    /// What a user has and sees coming: at most `flow_limit` movements, 1 to [`FLOW_MAX`]. `texts` are the tokens that
-    /// the front end holds.
+    /// What a user has and sees coming: at most `flow_limit` movements, 1 to [`FLOW_MAX`], from the newest on, or behind the
+    /// page that has returned the cursor `flow_after`, where that is not empty. `texts` are the tokens that the front end holds.
     ///
     /// # Errors
     /// [`LookError`].
-    pub async fn look(&self, user: User<'_>, texts: &[String], flow_limit: usize) -> Result<View, LookError> {
-        let view = self.inner().look(user, texts, flow_limit).await;
+    pub async fn look(
+        &self,
+        user: User<'_>,
+        texts: &[String],
+        flow_after: &str,
+        flow_limit: usize,
+    ) -> Result<View, LookError> {
+        let view = self.inner().look(user, texts, flow_after, flow_limit).await;
         self.inner().counters.looked(&view);
         view
     }
 }
 
 impl Inner {
-    async fn look(&self, user: User<'_>, texts: &[String], flow_limit: usize) -> Result<View, LookError> {
+    async fn look(
+        &self,
+        user: User<'_>,
+        texts: &[String],
+        flow_after: &str,
+        flow_limit: usize,
+    ) -> Result<View, LookError> {
         if !(1..=FLOW_MAX).contains(&flow_limit) {
             return Err(LookError::FlowLimit(flow_limit));
         }
+        check_text(flow_after, CURSOR_MAX_BYTES).map_err(|why| LookError::FlowAfter(why.to_string()))?;
+        let is_first_page = flow_after.is_empty();
         // Tokens, then balances, then orders: the crate's page says why.
         let mut incoming = self.incoming(user, texts, None).await?;
         let mut looks = 0;
         let (credited, moved) = loop {
             let credited = self.read(self.accounts.balances(user.user_id)).await?;
-            let moved = self.read(self.accounts.flow(user.user_id, flow_limit)).await?;
+            // The page has room for both, and its cursor is behind the last movement that is shown.
+            let shown = if is_first_page { incoming.rewards.len() } else { 0 };
+            let flow = self.accounts.flow(user.user_id, flow_after, flow_limit.saturating_sub(shown));
+            let moved = self.read(flow).await.map_err(|error| match error {
+                AccountsError::Invalid(why) => LookError::FlowAfter(why),
+                other => LookError::Ledger(other),
+            })?;
             looks += 1;
             // What is still not credited now was not in what has been read.
             if self.drop_arrived(&mut incoming).await? == 0 || looks == LOOKS_MAX {
@@ -121,11 +147,14 @@ impl Inner {
         };
         let Incoming { rewards, is_complete } = incoming;
         let balances = add(credited, &rewards)?;
-        let mut pending: Vec<BonusToken> = rewards.into_values().collect();
+        // A reward on its way has no place in the ledger's order, so the pages behind the first do not repeat it.
+        let mut pending: Vec<BonusToken> =
+            if is_first_page { rewards.into_values().collect() } else { Vec::new() };
         pending.sort_by_key(|token| Reverse(token.award_time_ms));
-        let flow = pending.into_iter().map(Line::from).chain(moved.into_iter().map(Line::from));
-        let flow = flow.take(flow_limit).collect();
-        Ok(View { balances, flow, tokens_complete: is_complete })
+        pending.truncate(flow_limit);
+        let flow = pending.into_iter().map(Line::from).chain(moved.lines.into_iter().map(Line::from));
+        let flow = flow.collect();
+        Ok(View { balances, flow, flow_next: moved.next, tokens_complete: is_complete })
     }
 }
 

@@ -6,6 +6,8 @@ use serde::Deserialize;
 pub const FLOW_MAX: usize = 500;
 /// The number of movements where the caller names none.
 pub(crate) const FLOW_DEFAULT: usize = 50;
+/// The bytes of a cursor: three numbers for each of a user's bonus types.
+pub(crate) const CURSOR_MAX_BYTES: usize = 65_536;
 /// The number of the store's tokens that are read at most, beside those that the front end sends. A user has at most
 /// 500 in one activity. For a user with more, the answer says that it is incomplete; the rest appears as these are
 /// credited.

@@ -34,17 +34,18 @@ impl wallet_server::Wallet for WalletService {
     ) -> Result<Response<GetWalletReply>, Status> {
         let call = Call::of(&request)?;
         let user = User { tenant: &call.caller.tenant, user_id: call.user()? };
-        let GetWalletRequest { tokens, flow_limit } = request.get_ref();
+        let GetWalletRequest { tokens, flow_limit, flow_after } = request.get_ref();
         let flow_limit = match usize::try_from(*flow_limit) {
             Ok(0) => FLOW_DEFAULT,
             Ok(limit) => limit,
             Err(_) => FLOW_MAX + 1,
         };
-        let view = self.wallet.look(user, tokens, flow_limit).await.map_err(look_status)?;
+        let view = self.wallet.look(user, tokens, flow_after, flow_limit).await.map_err(look_status)?;
         Ok(Response::new(GetWalletReply {
             balances: view.balances.into_iter().map(balance).collect(),
             flow: view.flow.into_iter().map(line).collect(),
             tokens_complete: view.tokens_complete,
+            flow_next: view.flow_next,
         }))
     }
 
@@ -115,7 +116,9 @@ fn reply(receipt: Receipt, amount: i64) -> Result<WithdrawReply, Status> {
 
 fn look_status(error: LookError) -> Status {
     match error {
-        LookError::FlowLimit(_) | LookError::Tokens(_) => Status::invalid_argument(error.to_string()),
+        LookError::FlowLimit(_) | LookError::FlowAfter(_) | LookError::Tokens(_) => {
+            Status::invalid_argument(error.to_string())
+        }
         LookError::Overflow { .. } => {
             tracing::error!(%error, "a wallet cannot be summed");
             Status::out_of_range(error.to_string())

@@ -10,7 +10,7 @@ use windfall_contract::accounts::Status;
 use windfall_wallet::{Balance, LineKind, LookError, User, View};
 
 async fn look(desk: &Desk, texts: &[String]) -> View {
-    desk.wallet.look(ALICE, texts, 500).await.unwrap()
+    desk.wallet.look(ALICE, texts, "", 500).await.unwrap()
 }
 
 fn cash(view: &View) -> (i64, i64, i64) {
@@ -54,8 +54,9 @@ async fn tokens_of_both_sides_count_once_and_only_what_is_proved() {
         view.flow.iter().map(|line| (line.kind, line.reference.as_str(), line.amount)).collect();
     assert_eq!(lines[..4].iter().filter(|line| line.0 == LineKind::Pending).count(), 4, "{lines:?}");
     assert_eq!(lines[4..], [(LineKind::Credit, "arrived", 1_000)]);
-    let short = desk.wallet.look(ALICE, &texts, 2).await.unwrap();
+    let short = desk.wallet.look(ALICE, &texts, "", 2).await.unwrap();
     assert_eq!(short.flow.len(), 2);
+    assert!(!short.flow_next.is_empty(), "the movement that has no room is on the next page");
 }
 
 #[tokio::test]
@@ -63,7 +64,7 @@ async fn nobody_elses_tokens_and_nobody_elses_app() {
     let desk = Desk::new();
     let text = desk.hold("alices", 200);
     for user in [User { user_id: 43, ..ALICE }, User { tenant: "rival", ..ALICE }] {
-        let view = desk.wallet.look(user, from_ref(&text), 500).await.unwrap();
+        let view = desk.wallet.look(user, from_ref(&text), "", 500).await.unwrap();
         assert_eq!((view.balances, view.flow), (vec![], vec![]));
     }
 }
@@ -156,12 +157,12 @@ async fn sums_that_leave_64_bits_are_refused() {
         desk.hold(&format!("order-{nth:04}"), largest);
     }
     let overflow = Err(LookError::Overflow { bonus_type: "cash".into() });
-    assert_eq!(desk.wallet.look(ALICE, &[], 10).await, overflow);
+    assert_eq!(desk.wallet.look(ALICE, &[], "", 10).await, overflow);
 
     let desk = Desk::new();
     desk.hold("one", 1);
     desk.world.books.lock().balances.insert((ALICE.user_id, "cash".into()), i64::MAX);
-    assert_eq!(desk.wallet.look(ALICE, &[], 10).await, overflow);
+    assert_eq!(desk.wallet.look(ALICE, &[], "", 10).await, overflow);
     // A signed amount that no reward can have counts for nothing.
     let desk = Desk::new();
     for (trade_no, amount) in [("a", i64::MAX), ("b", 0), ("c", -5), ("d", largest + 1)] {
@@ -175,9 +176,9 @@ async fn bounds() {
     let desk = Desk::new();
     let text = desk.hold("held", 1);
     let texts = vec![text; 513];
-    assert!(matches!(desk.wallet.look(ALICE, &texts, 10).await, Err(LookError::Tokens(_))));
+    assert!(matches!(desk.wallet.look(ALICE, &texts, "", 10).await, Err(LookError::Tokens(_))));
     for limit in [0, 501] {
-        assert_eq!(desk.wallet.look(ALICE, &[], limit).await, Err(LookError::FlowLimit(limit)));
+        assert_eq!(desk.wallet.look(ALICE, &[], "", limit).await, Err(LookError::FlowLimit(limit)));
     }
     for nth in 0..2_100 {
         desk.hold(&format!("order-{nth:04}"), 1);
@@ -186,4 +187,52 @@ async fn bounds() {
     assert!(!view.tokens_complete);
     assert_eq!(cash(&view), (0, 2_000, 2_000));
     assert_eq!(view.flow.len(), 500);
+}
+
+/// A history is read to its end: rewards on their way are on the first page alone, and between two pages nothing is left out or
+/// shown twice, also where something arrives meanwhile, and where the first page has no room for a movement.
+#[tokio::test]
+async fn a_history_page_by_page() {
+    for limit in [1, 2, 3, 4, 9, 500] {
+        let desk = Desk::new();
+        for nth in 0..7 {
+            desk.world.arrive(&format!("arrived-{nth}"), 10);
+        }
+        desk.hold("coming-a", 1);
+        desk.hold("coming-b", 1);
+        let (mut lines, mut after) = (Vec::new(), String::new());
+        for page in 0.. {
+            let view = desk.wallet.look(ALICE, &[], &after, limit).await.unwrap();
+            assert!(view.flow.len() <= limit, "{view:?}");
+            assert!(page == 0 || view.flow.iter().all(|line| line.kind == LineKind::Credit), "{view:?}");
+            assert_eq!(cash(&view).1, 2, "balances have what is on its way on each page");
+            lines.extend(view.flow.into_iter().map(|line| line.reference));
+            after = view.flow_next;
+            if after.is_empty() {
+                break;
+            }
+            desk.world.arrive(&format!("later-{page}"), 10);
+        }
+        let pending = lines.iter().filter(|line| line.starts_with("coming")).count();
+        assert_eq!(pending, limit.min(2), "by {limit}");
+        let moved: Vec<&str> = lines[pending..].iter().map(String::as_str).collect();
+        let expected: Vec<String> = (0..7).rev().map(|nth| format!("arrived-{nth}")).collect();
+        assert_eq!(moved, expected, "by {limit}");
+    }
+}
+
+#[tokio::test]
+async fn a_cursor_of_no_page_of_the_user_is_refused() {
+    let desk = Desk::new();
+    for nth in 0..3 {
+        desk.world.arrive(&format!("arrived-{nth}"), 10);
+    }
+    let own = desk.wallet.look(ALICE, &[], "", 1).await.unwrap().flow_next;
+    assert_eq!(desk.wallet.look(ALICE, &[], &own, 9).await.unwrap().flow.len(), 2);
+    let other = User { user_id: 43, ..ALICE };
+    let long = "9".repeat(65_537);
+    for (user, after) in [(other, own.as_str()), (ALICE, "soon"), (ALICE, "42/1\n"), (ALICE, long.as_str())] {
+        let refused = desk.wallet.look(user, &[], after, 9).await;
+        assert!(matches!(refused, Err(LookError::FlowAfter(_))), "{refused:?}");
+    }
 }

@@ -32,7 +32,7 @@ async fn a_wallet() {
     desk.world.arrive("arrived", 1_000);
     let token = desk.hold("coming", 200);
     let service = WalletService::new(desk.wallet.clone());
-    let ask = GetWalletRequest { tokens: vec![token], flow_limit: 0 };
+    let ask = GetWalletRequest { tokens: vec![token], ..GetWalletRequest::default() };
     let reply = service.get_wallet(asking(ask.clone(), Some(42))).await.unwrap().into_inner();
     let cash = WalletBalance { bonus_type: "cash".into(), credited: 1_000, pending: 200, total: 1_200 };
     assert_eq!(reply.balances, [cash]);
@@ -40,10 +40,20 @@ async fn a_wallet() {
     let kinds: Vec<_> = reply.flow.iter().map(|line| (line.kind(), line.reference.as_str())).collect();
     assert_eq!(kinds, [(FlowKind::Pending, "coming"), (FlowKind::Credit, "arrived")]);
 
+    assert_eq!(reply.flow_next, "");
+    let first = GetWalletRequest { flow_limit: 1, ..ask.clone() };
+    let first = service.get_wallet(asking(first, Some(42))).await.unwrap().into_inner();
+    assert_eq!(first.flow, reply.flow[..1]);
+    let behind = GetWalletRequest { flow_after: first.flow_next, ..ask.clone() };
+    let behind = service.get_wallet(asking(behind, Some(42))).await.unwrap().into_inner();
+    assert_eq!((behind.flow.as_slice(), behind.flow_next.as_str()), (&reply.flow[1..], ""));
+
     let wrong = GetWalletRequest { flow_limit: 501, ..ask.clone() };
+    let made_up = GetWalletRequest { flow_after: "soon".into(), ..ask.clone() };
     let many = GetWalletRequest { tokens: vec![String::new(); 513], ..ask.clone() };
     for (ask, user_id, code) in [
         (wrong, Some(42), Code::InvalidArgument),
+        (made_up, Some(42), Code::InvalidArgument),
         (many, Some(42), Code::InvalidArgument),
         (ask, None, Code::Unauthenticated),
     ] {

@@ -47,7 +47,8 @@ export class Wallet {
   }
 
   /**
-   * Balances and newest movements, with the pending rewards.
+   * Balances and a page of movements, the newest first, with the pending rewards on the first page. For the page behind it,
+   * give the reply's `flowNext` as `flowAfter`; where that is empty, the history has ended.
    * @throws WindfallError
    */
   get(user: EndUser, request: Init<GetWalletRequest> = {}, options: CallOptions = {}): Promise<GetWalletReply> {

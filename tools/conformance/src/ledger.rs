@@ -123,6 +123,7 @@ pub const CHECKS: &[Check] = &[
     ("writers at once hold and end withdrawals while credits arrive", withdrawals::at_once),
     ("a reader that is kept sees what was committed since", withdrawals::kept_reader),
     ("a statement's pages hold each line once, with the balance after it", statement::balances_of_lines),
+    ("the pages of a wallet's movements are the statement's lines", statement::flow_pages),
     ("a cursor of a statement leads to the same lines, whatever comes later", statement::stable_cursors),
     ("a cursor that a caller has made up leads to the user's own lines alone", statement::invented_cursors),
     ("a statement and its balances as they were at a time", statement::back_then),

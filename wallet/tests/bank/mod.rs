@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use windfall_config::LiveRules;
 use windfall_contract::accounts::{
-    Accounts, AccountsError, FlowKind, FlowLine, OrderName, Reason, Status, StoredOrder, Withdrawal,
-    WithdrawalOutcome,
+    Accounts, AccountsError, FlowKind, FlowLine, FlowPage, OrderName, Reason, Status, StoredOrder,
+    Withdrawal, WithdrawalOutcome,
 };
 use windfall_contract::rewards::{ArchiveUnavailable, Failed, GrantReply, Rejection, RetryReason, Rewards};
 use windfall_contract::rules::Rules;
@@ -136,6 +136,25 @@ impl Books {
         }
         self.withdrawals.insert(order.id.clone(), (order.clone(), outcome.clone()));
         outcome
+    }
+
+    /// A cursor names its user and the line that comes next.
+    fn page(&self, user_id: i64, after: &str, limit: usize) -> Result<FlowPage, AccountsError> {
+        let of_cursor = |text: &str| {
+            let (user, first) = text.split_once('/')?;
+            first.parse::<i64>().ok().filter(|_| user == user_id.to_string())
+        };
+        let first: i64 = match after {
+            "" => i64::MAX,
+            text => {
+                of_cursor(text).ok_or_else(|| AccountsError::Invalid(format!("{text:?} is no cursor")))?
+            }
+        };
+        let own = self.flow.iter().rev().filter(|(user, line)| *user == user_id && line.transfer <= first);
+        let mut lines: Vec<FlowLine> = own.map(|(_, line)| line.clone()).take(limit + 1).collect();
+        let next = lines.get(limit).map(|line| format!("{user_id}/{}", line.transfer)).unwrap_or_default();
+        lines.truncate(limit);
+        Ok(FlowPage { lines, next })
     }
 
     /// Every order credited once, every id paid once, and not a unit more or less.
@@ -290,15 +309,11 @@ impl Accounts for Part {
         Ok(of_user)
     }
 
-    async fn flow(&self, user_id: i64, limit: usize) -> Result<Vec<FlowLine>, AccountsError> {
+    async fn flow(&self, user_id: i64, after: &str, limit: usize) -> Result<FlowPage, AccountsError> {
         self.0.step().await;
-        let newest = {
-            let books = self.0.books.lock();
-            let own = books.flow.iter().rev().filter(|(user, _)| *user == user_id);
-            own.map(|(_, line)| line.clone()).take(limit).collect()
-        };
+        let page = self.0.books.lock().page(user_id, after, limit);
         self.0.step().await;
-        Ok(newest)
+        page
     }
 
     async fn orders(&self, names: &[OrderName]) -> Result<Vec<Option<StoredOrder>>, AccountsError> {

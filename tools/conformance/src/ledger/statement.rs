@@ -4,10 +4,10 @@ use super::concurrent::all_at_once;
 use super::{Outcome, Place, clean, id, names, open, order, out};
 use std::collections::BTreeMap;
 use std::error::Error;
-use windfall_contract::accounts::{FlowKind, FlowLine, Reason, Withdrawal};
+use windfall_contract::accounts::{FlowKind, FlowLine, FlowPage, Reason, Withdrawal};
 use windfall_ledger::{
-    Attempt, BudgetSet, Ledger, LedgerError, LedgerReader, Order, STATEMENT_SKIP_MAX, StatementFrom,
-    StatementLine, WithdrawalStatus,
+    Attempt, BudgetSet, Ledger, LedgerError, LedgerReader, Order, STATEMENT_SKIP_MAX, StatementCursor,
+    StatementFrom, StatementLine, WithdrawalStatus,
 };
 
 const USER: i64 = 7;
@@ -95,6 +95,34 @@ pub(super) fn balances_of_lines(place: &dyn Place) -> Outcome {
     let nobody = reader.statement(9, StatementFrom::Newest, 9)?;
     assert_eq!((nobody.balances.len(), nobody.lines.len(), nobody.next), (0, 0, None));
     drop(ledger);
+    clean(place)
+}
+
+/// What a wallet shows of a user's movements is what the statement has, page by page, also behind a page that has no line.
+pub(super) fn flow_pages(place: &dyn Place) -> Outcome {
+    let mut ledger = busy(place)?;
+    let reader = ledger.reader()?;
+    let all = reader.flow(USER, 100)?;
+    for limit in [1, 2, 4, 9, 1_000] {
+        let (mut lines, mut page) = (Vec::new(), reader.flow_page(USER, None, 0)?);
+        assert_eq!(page.lines, []);
+        while !page.next.is_empty() {
+            let cursor: StatementCursor = page.next.parse()?;
+            page = reader.flow_page(USER, Some(&cursor), limit)?;
+            assert!(page.lines.len() <= limit);
+            lines.append(&mut page.lines);
+        }
+        assert_eq!(lines, all, "by {limit}");
+    }
+    let first = reader.flow_page(USER, None, 2)?;
+    let cursor: StatementCursor = first.next.parse()?;
+    ledger.apply(&[order("e", USER, 1)])?;
+    let behind = reader.flow_page(USER, Some(&cursor), 100)?;
+    assert_eq!([first.lines, behind.lines].concat(), all, "what comes later shifts nothing");
+    let nothing = FlowPage { lines: vec![], next: String::new() };
+    assert_eq!(reader.flow_page(9, None, 9)?, nothing);
+    let refused = reader.flow_page(8, Some(&cursor), 9);
+    assert!(matches!(refused, Err(LedgerError::Invalid(_))), "{refused:?}");
     clean(place)
 }
 

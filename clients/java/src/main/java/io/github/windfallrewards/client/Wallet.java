@@ -16,7 +16,8 @@ public final class Wallet {
     }
 
     /**
-     * Balances and newest movements, with the pending rewards.
+     * Balances and a page of movements, the newest first, with the pending rewards on the first page. For the page behind it, give
+     * the reply's {@code flow_next} as {@code flow_after}; where that is empty, the history has ended.
      *
      * @throws WindfallException where it was not answered
      */
