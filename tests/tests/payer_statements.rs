@@ -48,10 +48,25 @@ fn reconcile(service: &Service, ground: &Ground, more: &[&str], stdin: &str) -> 
         .end()
 }
 
-fn compare(service: &Service, ground: &Ground, stdin: &str) -> Ended {
+fn compare(service: &Service, ground: &Ground, stdin: &str, again: &str) -> Ended {
     let (from, to) = (DAY_BEGINS.to_string(), (DAY_BEGINS + 24 * HOUR).to_string());
     let args = ["--payer", "bank", "--statement", "-", "--from", &from, "--to", &to, "--json"];
-    reconcile(service, ground, &args, stdin)
+    reconcile(service, ground, &[&args[..], &["--again", again]].concat(), stdin)
+}
+
+/// The name that the command gives to the upload of these lines.
+fn upload_name(lines: impl IntoIterator<Item = usize>) -> String {
+    let mut text = format!("bank\n{DAY_BEGINS}\n{}\n3600\n0\n", DAY_BEGINS + 24 * HOUR);
+    for nth in lines {
+        text.push_str(&format!("order spring n-{nth}\ncash\n3\npaid\n"));
+    }
+    let hash = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
+    hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn listed(service: &Service, ground: &Ground) -> usize {
+    let listed = reconcile(service, ground, &["--statements", "--json"], "");
+    listed.json().as_array().unwrap().len()
 }
 
 fn kinds(answer: &Value) -> Vec<&str> {
@@ -64,7 +79,7 @@ fn a_payer_agrees_or_the_command_says_what_differs() {
     let ground = Ground::new(dir.path(), &[("ops", "operate"), ("eyes", "observe")], "");
     fill(&dir.path().join("auditor"));
     let service = ground.start("auditor");
-    let agrees = compare(&service, &ground, &statement(0..ORDERS));
+    let agrees = compare(&service, &ground, &statement(0..ORDERS), "0");
     assert_eq!(agrees.code, Some(0), "{agrees}");
     let answer = agrees.json();
     let sum = &answer["statement"]["sums"][0];
@@ -77,8 +92,8 @@ fn a_payer_agrees_or_the_command_says_what_differs() {
 
     // One is lacking, one has another amount, one is not known to be paid, and one is there twice.
     let text = statement((1..=ORDERS).chain([5])).replace("n-2,cash,3", "n-2,cash,4");
-    for _ in 0..2 {
-        let differs = compare(&service, &ground, &text);
+    for again in ["0", "1"] {
+        let differs = compare(&service, &ground, &text, again);
         assert_eq!(differs.code, Some(1), "{differs}");
         let answer = differs.json();
         let mut found = kinds(&answer);
@@ -97,8 +112,8 @@ fn a_payer_agrees_or_the_command_says_what_differs() {
     );
 
     // A wrong line: nothing is uploaded.
-    let wrong =
-        compare(&service, &ground, "key,type,amount\norder spring n-1,cash,3\norder spring n-2,cash,3.0\n");
+    let text = "key,type,amount\norder spring n-1,cash,3\norder spring n-2,cash,3.0\n";
+    let wrong = compare(&service, &ground, text, "0");
     assert_eq!(wrong.code, Some(2), "{wrong}");
     assert!(wrong.to_string().contains("line 3 of the statement: its amount is \"3.0\""), "{wrong}");
     let listed = reconcile(&service, &ground, &["--statements", "--json"], "");
@@ -135,5 +150,48 @@ fn a_payer_agrees_or_the_command_says_what_differs() {
     let seen =
         service.post("eyes", None, "/v1/audits/statements/list", &json!({"payer": "bank", "limit": 1}));
     assert_eq!(seen.body["statements"][0]["lines"], json!("1"), "{seen:?}");
+    assert_eq!(service.stop().code, Some(0));
+}
+
+/// A command that dies in the middle of an upload leaves no upload behind that is never ended: called again it goes on where that one
+/// ended, and a third time it shows what the second has found.
+#[test]
+fn an_upload_that_was_cut_off_goes_on_where_it_ended() {
+    let dir = scratch();
+    let ground = Ground::new(dir.path(), &[("ops", "operate")], "");
+    fill(&dir.path().join("auditor"));
+    let service = ground.start("auditor");
+    let begin = json!({
+        "upload": upload_name(0..ORDERS),
+        "payer": "bank",
+        "from_ms": DAY_BEGINS.to_string(),
+        "to_ms": (DAY_BEGINS + 24 * HOUR).to_string(),
+    });
+    let begun = service.post("ops", None, "/v1/audits/statements/begin", &begin);
+    assert_eq!(begun.status, 200, "{begun:?}");
+    let id = &begun.body["id"];
+    let line =
+        |nth: usize| json!({"key": format!("order spring n-{nth}"), "bonus_type": "cash", "amount": "3"});
+    // Not as many as the command sends at once.
+    let lines: Vec<Value> = (0..2_345).map(line).collect();
+    let part = json!({"statement": id, "first_line": "1", "lines": lines});
+    let next = service.post("ops", None, "/v1/audits/statements/append", &part);
+    assert_eq!((next.status, &next.body["next_line"]), (200, &json!("2346")), "{next:?}");
+
+    let text = statement(0..ORDERS);
+    let resumed = compare(&service, &ground, &text, "0");
+    assert_eq!(resumed.code, Some(0), "{resumed}");
+    let answer = resumed.json();
+    let found = &answer["statement"];
+    assert_eq!((&found["id"], &found["lines"]), (id, &json!(ORDERS.to_string())), "{resumed}");
+    assert!(resumed.to_string().contains("had 2345 lines"), "{resumed}");
+    let repeated = compare(&service, &ground, &text, "0");
+    assert_eq!((repeated.code, &repeated.json()["statement"]), (Some(0), found), "{repeated}");
+    assert!(repeated.to_string().contains("--again 1"), "{repeated}");
+    assert_eq!(listed(&service, &ground), 1, "no upload is left behind");
+
+    let anew = compare(&service, &ground, &text, "1");
+    assert!(anew.code == Some(0) && &anew.json()["statement"]["id"] != id, "{anew}");
+    assert_eq!(listed(&service, &ground), 2);
     assert_eq!(service.stop().code, Some(0));
 }

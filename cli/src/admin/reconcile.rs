@@ -3,6 +3,7 @@
 
 mod lines;
 mod payer;
+mod upload;
 
 use super::ask::{Server, more, show, value};
 use super::{now_ms, utc};

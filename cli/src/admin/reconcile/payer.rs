@@ -1,27 +1,24 @@
 //! `windfall reconcile --statement`: what a payer says that it has paid against the ledger.
 
 use super::super::ask::{more, show, value};
-use super::super::now_ms;
 use super::super::schedule::times::time_ms;
-use super::lines::{self, BadStatement, Totals};
+use super::lines::{self, Totals};
+use super::upload::{UploadName, upload};
 use super::{ReconcileArgs, at};
 use crate::outcome::Outcome;
 use anyhow::{Context, Result, bail};
 use comfy_table::{Table, presets::UTF8_BORDERS_ONLY};
 use serde_json::json;
 use std::fs::File;
-use std::hash::{BuildHasher, RandomState};
 use std::io::{BufReader, Seek};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use windfall_client::{AuditsClient, CallError};
 use windfall_proto::v1::{
-    AppendPayerLinesRequest, BeginPayerStatementRequest, ComparePayerStatementRequest, Difference,
-    ListDifferencesRequest, ListPayerStatementsRequest, PayerLine, PayerStatement, PayerStatementState,
+    BeginPayerStatementRequest, ComparePayerStatementRequest, Difference, ListDifferencesRequest,
+    ListPayerStatementsRequest, PayerStatement, PayerStatementState,
 };
 
-/// The lines of a call.
-const BATCH: usize = 2_000;
 /// How often the progress is told.
 const TELL_EVERY: Duration = Duration::from_secs(2);
 
@@ -46,6 +43,10 @@ pub struct PayerArgs {
     /// differ, and more than the payer takes to list a payment. It can be compared when they have passed
     #[arg(long, requires = "statement", default_value_t = 3_600, value_parser = clap::value_parser!(u32).range(0..=2_592_000))]
     margin_s: u32,
+    /// Upload and compare the file anew, as the upload of this number. The same file for the same payer and period is otherwise the
+    /// upload that was begun before: one that was cut off goes on, and one that was compared shows that result
+    #[arg(long, value_name = "N", requires = "statement", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+    again: u32,
     /// List the payers' statements that were uploaded, newest first; of one payer with --payer
     #[arg(long, requires = "server", conflicts_with_all = ["acknowledge", "resolve"])]
     statements: bool,
@@ -66,22 +67,26 @@ pub async fn run(client: &AuditsClient, args: &ReconcileArgs) -> Result<Outcome>
         return list(client, args).await.context("the auditor has not answered as it should");
     };
     let mut source = open(file)?;
+    let [from_ms, to_ms] = [from, to].map(|ms| i64::try_from(ms).unwrap_or(i64::MAX));
+    let mut name = UploadName::new(payer, [from_ms, to_ms], own.margin_s, own.again);
     let mut totals = Totals::default();
-    lines::read(BufReader::new(&source), |line| totals.add(&line))?;
+    lines::read(BufReader::new(&source), |line| {
+        name.add(&line);
+        totals.add(&line)
+    })?;
     source.rewind().context("the statement cannot be read again")?;
-    let ms = |ms: u64| i64::try_from(ms).unwrap_or(i64::MAX);
     let begin = BeginPayerStatementRequest {
-        upload: format!("{}-{:016x}", now_ms(), RandomState::new().hash_one(std::process::id())),
+        upload: name.text(),
         payer: payer.clone(),
-        from_ms: ms(from),
-        to_ms: ms(to),
+        from_ms,
+        to_ms,
         margin_s: Some(own.margin_s),
         actor: args.actor.clone(),
     };
-    let statement = client.begin_statement(begin).await.context("the auditor does not take the statement")?;
     let mut progress = Progress::new(totals.lines);
-    upload(client, statement.id, source, &mut progress).await?;
-    let statement = compare(client, statement.id, &totals, &mut progress)
+    let found = upload(client, &begin, source, &mut progress).await?;
+    tell_found(&found, own.again);
+    let statement = compare(client, found.id, &totals, &mut progress)
         .await
         .context("the statement cannot be compared")?;
     let found = differences(client, args, &statement).await.context("the differences cannot be listed")?;
@@ -106,8 +111,25 @@ fn open(path: &Path) -> Result<File> {
     Ok(file)
 }
 
+/// Says that an earlier call has begun the upload, or has ended it.
+fn tell_found(found: &PayerStatement, again: u32) {
+    if found.state() == PayerStatementState::Compared {
+        eprintln!(
+            "this file was compared before, at {}, as statement {}; that result follows. Give --again {} to upload and compare it anew",
+            at(found.compared_ms),
+            found.id,
+            again + 1
+        );
+    } else if found.lines > 0 {
+        eprintln!(
+            "statement {} had {} lines from an upload before, which went on there",
+            found.id, found.lines
+        );
+    }
+}
+
 /// Tells how far it has come, where that takes longer than a moment.
-struct Progress {
+pub struct Progress {
     lines: u64,
     told: Instant,
 }
@@ -117,7 +139,8 @@ impl Progress {
         Self { lines, told: Instant::now() }
     }
 
-    fn tell(&mut self, what: &str, done: u64) {
+    /// Tells how many lines were done.
+    pub fn tell(&mut self, what: &str, done: u64) {
         if self.told.elapsed() >= TELL_EVERY {
             self.told = Instant::now();
             eprintln!("{what} {done} of {} lines", self.lines);
@@ -130,45 +153,6 @@ impl Progress {
             eprintln!("compared all lines; the ledger's payments are being read");
         }
     }
-}
-
-/// Why the file was not read to its end the second time.
-#[derive(Debug, thiserror::Error)]
-enum Unread {
-    #[error(transparent)]
-    Bad(#[from] BadStatement),
-    /// The upload has failed, and says why.
-    #[error("the upload was broken off")]
-    NobodyWaits,
-}
-
-/// Sends the lines. The file was read before: a line that is wrong now was changed meanwhile.
-async fn upload(client: &AuditsClient, statement: i64, source: File, progress: &mut Progress) -> Result<()> {
-    // The reader blocks, and hands batches over as fast as they are sent.
-    let (batches, mut ready) = tokio::sync::mpsc::channel::<Vec<PayerLine>>(2);
-    let reading = tokio::task::spawn_blocking(move || {
-        let mut batch = Vec::with_capacity(BATCH);
-        lines::read(BufReader::new(source), |line| {
-            batch.push(line);
-            if batch.len() == BATCH {
-                let full = std::mem::replace(&mut batch, Vec::with_capacity(BATCH));
-                batches.blocking_send(full).map_err(|_| Unread::NobodyWaits)?;
-            }
-            Ok::<_, Unread>(())
-        })?;
-        if !batch.is_empty() {
-            batches.blocking_send(batch).map_err(|_| Unread::NobodyWaits)?;
-        }
-        Ok::<_, Unread>(())
-    });
-    let mut next = 1;
-    while let Some(lines) = ready.recv().await {
-        let request = AppendPayerLinesRequest { statement, first_line: next, lines };
-        next = client.append_lines(request).await.context("the upload was broken off")?.next_line;
-        progress.tell("uploaded", next - 1);
-    }
-    reading.await.context("the statement cannot be read again")??;
-    Ok(())
 }
 
 async fn compare(
@@ -240,7 +224,7 @@ fn tell(args: &ReconcileArgs, statement: &PayerStatement, found: &[Difference]) 
 
 fn not_clear(unclear: u64) -> String {
     format!(
-        "{unclear} payments may stand in the statement of the period before: compare that one, then this one again"
+        "{unclear} payments may stand in the statement of the period before: compare that one, then this one anew with --again"
     )
 }
 
