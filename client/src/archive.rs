@@ -162,7 +162,8 @@ impl ArchiveClient {
         Ok(call.await?)
     }
 
-    /// A page of a user's withdrawals, the one that was held last first. It may be empty though another one follows.
+    /// A page of a user's withdrawals, the one that was held last first, or of those of all users that are held, by time. It may be
+    /// empty though another one follows.
     ///
     /// # Errors
     /// [`CallError`].

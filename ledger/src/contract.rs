@@ -10,6 +10,7 @@ use crate::copies::{CopyKey, ListCopies, Listing, TakeCopies, TakenCopies, Writt
 use crate::error::{LedgerError, OpenError};
 use crate::guard::Guard;
 use crate::guarded::{Acceptance, Accepted, Beat};
+use crate::held::HeldByTime;
 use crate::key::{OrderId, WithdrawalId};
 use crate::model::{
     Attempt, Awaits, BudgetRaised, BudgetSet, BudgetState, Finish, Order, OrderLine, OrderOutcome,
@@ -181,6 +182,9 @@ pub(crate) trait Read: Debug + ActReads + CorrectionReads + ClosingReads + State
         after: &str,
         limit: u32,
     ) -> Result<Vec<StoredWithdrawal>, LedgerError>;
+
+    /// As many as it has, of one moment or not: some may have ended by the time that they are read.
+    fn held_by_time(&self, which: &HeldByTime) -> Result<Vec<StoredWithdrawal>, LedgerError>;
 
     fn budgets(&self) -> Result<Vec<BudgetState>, LedgerError>;
 

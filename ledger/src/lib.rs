@@ -69,6 +69,7 @@ mod decision;
 mod error;
 mod guard;
 mod guarded;
+mod held;
 mod journal;
 mod key;
 mod ledger;
@@ -109,6 +110,7 @@ pub use copies::{CopyKey, ListCopies, Listing, LostOrder, TakeCopies, TakenCopie
 pub use error::{LedgerError, OpenError};
 pub use guard::{Guard, GuardState};
 pub use guarded::{Acceptance, Accepted, Beat};
+pub use held::{HeldByTime, HeldCursor, HeldPage};
 pub use key::{OrderId, WithdrawalId, payer_key};
 pub use ledger::Ledger;
 pub use mark::{Behind, Mark, Missing, ServerPosition};

@@ -121,6 +121,38 @@ async fn a_users_statement_and_withdrawals_are_shown_page_by_page() {
     };
     assert_eq!(withdrawals(&service, request).await.unwrap().withdrawals, all.withdrawals[2..]);
 
+    // Of all users, those that are held.
+    let of_all = async |request: ListWithdrawalsRequest| {
+        let answer = service.list_withdrawals(of(request)).await;
+        answer.map(tonic::Response::into_inner).map_err(|status| status.code())
+    };
+    let every = ListWithdrawalsRequest { status: held.into(), ..Default::default() };
+    for (from_ms, to_ms, found) in
+        [(0, 0, 1), (LATER_MS, LATER_MS + 1, 1), (LATER_MS + 1, 0, 0), (0, LATER_MS, 0)]
+    {
+        for oldest_first in [false, true] {
+            let request = ListWithdrawalsRequest { from_ms, to_ms, oldest_first, ..every.clone() };
+            let page = of_all(request).await.unwrap();
+            assert_eq!((&page.withdrawals[..], page.next_after.as_str()), (&all.withdrawals[..found], ""));
+        }
+    }
+    let page = of_all(ListWithdrawalsRequest { page_size: 1, ..every.clone() }).await.unwrap();
+    assert_eq!(page.next_after, format!("{LATER_MS}/{USER}/u"));
+    let behind = ListWithdrawalsRequest { after: page.next_after, ..every.clone() };
+    assert_eq!(of_all(behind).await.unwrap(), ListWithdrawalsReply::default());
+    for wrong in [
+        ListWithdrawalsRequest { status: paid.into(), ..every.clone() },
+        ListWithdrawalsRequest { after: "7/1:1:1".into(), ..every.clone() },
+        ListWithdrawalsRequest { page_size: 1_001, ..every.clone() },
+        ListWithdrawalsRequest { from_ms: -1, ..every.clone() },
+        ListWithdrawalsRequest { from_ms: 2, to_ms: 2, ..every.clone() },
+        ListWithdrawalsRequest { user_id: USER, oldest_first: true, ..every.clone() },
+        ListWithdrawalsRequest { user_id: USER, to_ms: 1, ..every.clone() },
+        ListWithdrawalsRequest::default(),
+    ] {
+        assert_eq!(of_all(wrong).await.unwrap_err(), Code::InvalidArgument);
+    }
+
     for (wrong, why) in [
         (GetStatementRequest { page_size: 1_001, ..Default::default() }, "page_size"),
         (GetStatementRequest { at_ms: -1, ..Default::default() }, "at_ms"),

@@ -186,6 +186,18 @@ fn batches_lists_grants_and_the_archive() {
     assert!(ago.code == Some(0) && ago.stdout.trim() == "none", "{ago}");
     let none = operate("operator", &["withdrawals", "8", "--status", "held", "--json"]);
     assert_eq!((none.code, none.json()), (Some(0), json!([])), "{none}");
+    let fleet =
+        operate("operator", &["withdrawals", "--status", "held", "--to", "2000-01-01T00:00:00Z", "--json"]);
+    assert_eq!((fleet.code, fleet.json()), (Some(0), json!([])), "{fleet}");
+    let refusals: [(&[&str], &str); 3] = [
+        (&["withdrawals", "--status", "paid"], "no others"),
+        (&["withdrawals"], "USER"),
+        (&["withdrawals", "8", "--from", "1"], "--from"),
+    ];
+    for (args, why) in refusals {
+        let refused = operate("operator", args);
+        assert!(refused.code == Some(2) && refused.stderr.contains(why), "{refused}");
+    }
     let unknown = operate("operator", &["release", "never-seen"]);
     assert!(unknown.code == Some(2) && unknown.stderr.contains("never-seen"), "{unknown}");
     let refused = operate("grants", &["budgets"]);

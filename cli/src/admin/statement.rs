@@ -1,4 +1,5 @@
-//! `windfall operate statement` and `withdrawals`: what moved a user's accounts, with balances, and what a user took out.
+//! `windfall operate statement` and `withdrawals`: what moved a user's accounts, with balances, and what a user took out, or what
+//! all users take out that is held.
 
 use super::ask::{more, show, value};
 use super::schedule::times;
@@ -30,14 +31,24 @@ pub enum OfUser {
         #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000))]
         limit: u32,
     },
-    /// List a user's withdrawals as they stand now, the one that was held last first
+    /// List a user's withdrawals as they stand now, the one that was held last first; or with --status held those of all users, by
+    /// the time at which they were held
     Withdrawals {
-        /// The number of the user
-        #[arg(value_parser = clap::value_parser!(i64).range(1..))]
-        user: i64,
+        /// The number of the user; without it, those of all users that are held
+        #[arg(required_unless_present = "status", value_parser = clap::value_parser!(i64).range(1..))]
+        user: Option<i64>,
         /// Only those that stand so
         #[arg(long)]
         status: Option<Standing>,
+        /// Of all users: the one that was held first comes first
+        #[arg(long, conflicts_with = "user")]
+        oldest_first: bool,
+        /// Of all users: only those that were held at this time or later: 2027-02-06T10:00:00Z, or Unix milliseconds
+        #[arg(long, value_name = "TIME", conflicts_with = "user", value_parser = times::time_ms)]
+        from: Option<u64>,
+        /// Of all users: only those that were held before this time
+        #[arg(long, value_name = "TIME", conflicts_with = "user", value_parser = times::time_ms)]
+        to: Option<u64>,
         /// The withdrawals behind the page before, which has told this cursor
         #[arg(long, value_name = "CURSOR", default_value = "")]
         after: String,
@@ -84,26 +95,24 @@ pub async fn ask(client: &ArchiveClient, command: &OfUser, json: bool) -> Result
             }
             more(!reply.next_after.is_empty(), reply.next_after);
         }
-        OfUser::Withdrawals { user, status, mut after, limit } => {
+        OfUser::Withdrawals { user, status, oldest_first, from, to, after, limit } => {
             let status = match status {
                 None => WithdrawalStatus::Unspecified,
                 Some(Standing::Held) => WithdrawalStatus::Held,
                 Some(Standing::Paid) => WithdrawalStatus::Paid,
                 Some(Standing::Refused) => WithdrawalStatus::Refused,
             };
-            let (mut found, mut left) = (Vec::new(), limit);
-            // A page may have fewer than it was asked for, and none, though another one follows.
-            while left > 0 {
-                let request =
-                    ListWithdrawalsRequest { user_id: user, status: status.into(), after, page_size: left };
-                let page = client.withdrawals(request).await?;
-                left = left.saturating_sub(u32::try_from(page.withdrawals.len()).unwrap_or(u32::MAX));
-                found.extend(page.withdrawals);
-                after = page.next_after;
-                if after.is_empty() {
-                    break;
-                }
-            }
+            let ms = |time: Option<u64>| i64::try_from(time.unwrap_or(0)).unwrap_or(i64::MAX);
+            let request = ListWithdrawalsRequest {
+                user_id: user.unwrap_or(0),
+                status: status.into(),
+                after,
+                page_size: limit,
+                oldest_first,
+                from_ms: ms(from),
+                to_ms: ms(to),
+            };
+            let (found, after) = withdrawals(client, request).await?;
             if json || found.is_empty() {
                 show(&found, json);
             } else {
@@ -113,6 +122,26 @@ pub async fn ask(client: &ArchiveClient, command: &OfUser, json: bool) -> Result
         }
     }
     Ok(Outcome::Clean)
+}
+
+/// As many withdrawals as one page may have, and the cursor behind them. A page may have fewer than it was asked for, and none,
+/// though another one follows.
+async fn withdrawals(
+    client: &ArchiveClient,
+    mut request: ListWithdrawalsRequest,
+) -> Result<(Vec<LedgerWithdrawal>, String), CallError> {
+    let mut found = Vec::new();
+    loop {
+        let page = client.withdrawals(request.clone()).await?;
+        let count = u32::try_from(page.withdrawals.len()).unwrap_or(u32::MAX);
+        request.page_size = request.page_size.saturating_sub(count);
+        found.extend(page.withdrawals);
+        // A page size of 0 stands for another one.
+        if page.next_after.is_empty() || request.page_size == 0 {
+            return Ok((found, page.next_after));
+        }
+        request.after = page.next_after;
+    }
 }
 
 fn time(ms: i64) -> String {
@@ -170,11 +199,13 @@ fn told(page: &GetStatementReply) -> String {
 }
 
 fn listed(withdrawals: &[LedgerWithdrawal], is_more: bool) -> String {
-    let mut table = table(&["withdrawal", "status", "amount", "type", "held", "ended", "payer", "reason"]);
+    let mut table =
+        table(&["withdrawal", "user", "status", "amount", "type", "held", "ended", "payer", "reason"]);
     for one in withdrawals {
         let ended = if one.decided_ms == 0 { String::new() } else { time(one.decided_ms) };
         table.add_row([
             one.withdrawal_id.clone(),
+            one.user_id.to_string(),
             word(one.status().as_str_name(), "WITHDRAWAL_STATUS_"),
             one.amount.to_string(),
             one.bonus_type.clone(),

@@ -9,6 +9,7 @@ use crate::archive::{ArchiveFilter, Archived, Replay};
 use crate::chain::{Names, Page, Row as Sealed, Seal, Unsealed};
 use crate::contract::{Lines, Read};
 use crate::error::LedgerError;
+use crate::held::HeldByTime;
 use crate::journal::{BUDGET, USER, flow_kind};
 use crate::key::{OrderId, WithdrawalId, keys_of, number_of};
 use crate::model::status_of_columns;
@@ -329,6 +330,10 @@ impl Read for Link {
         limit: u32,
     ) -> Result<Vec<StoredWithdrawal>, LedgerError> {
         withdrawals::held(&*self.session()?, which, before_ms, after, limit)
+    }
+
+    fn held_by_time(&self, which: &HeldByTime) -> Result<Vec<StoredWithdrawal>, LedgerError> {
+        withdrawals::by_time(&*self.session()?, which)
     }
 
     fn budgets(&self) -> Result<Vec<BudgetState>, LedgerError> {

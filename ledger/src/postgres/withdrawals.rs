@@ -11,6 +11,7 @@ use super::shape::Shape;
 use super::state::PgTx;
 use super::transfers::Rows;
 use crate::error::LedgerError;
+use crate::held::HeldByTime;
 use crate::journal::Payout;
 use crate::key::{WithdrawalId, is_number, keys_of, number_of};
 use crate::model::Finish;
@@ -47,6 +48,14 @@ const HELD_FOR_DOWNSTREAM: &str = select!(
 const HELD_FOR_FRONT_END: &str = select!(
     "w.status = 0 AND w.payer = 'front end' AND w.created_ms < $1 AND w.withdrawal_key > $2 \
      ORDER BY w.withdrawal_key LIMIT $3"
+);
+const HELD_OLDEST: &str = select!(
+    "w.status = 0 AND w.created_ms >= $1 AND w.created_ms < $2 AND (w.created_ms, w.withdrawal_key) > ($3, $4) \
+     ORDER BY w.created_ms, w.withdrawal_key LIMIT $5"
+);
+const HELD_NEWEST: &str = select!(
+    "w.status = 0 AND w.created_ms >= $1 AND w.created_ms < $2 AND (w.created_ms, w.withdrawal_key) < ($3, $4) \
+     ORDER BY w.created_ms DESC, w.withdrawal_key DESC LIMIT $5"
 );
 const OF_ID: &str = select!(
     "w.withdrawal_key = $1 OR (w.withdrawal_key >= $2 AND w.withdrawal_key < $3) ORDER BY w.withdrawal_key"
@@ -154,6 +163,15 @@ pub(crate) fn held(
         HeldFor::FrontEnd => HELD_FOR_FRONT_END,
     };
     let rows = session.query(sql, &[&before_ms, &after, &i64::from(limit)])?;
+    rows.iter().map(|row| Ok(stored(row)?.0)).collect()
+}
+
+/// Held withdrawals of all users, by the time at which they were held.
+pub(crate) fn by_time(session: &Session, which: &HeldByTime) -> Result<Vec<StoredWithdrawal>, LedgerError> {
+    let (time_ms, key) = which.place();
+    let sql = if which.newest_first { HELD_NEWEST } else { HELD_OLDEST };
+    let limit = i64::from(which.limit);
+    let rows = session.query(sql, &[&which.from_ms, &which.to_ms, &time_ms, &key, &limit])?;
     rows.iter().map(|row| Ok(stored(row)?.0)).collect()
 }
 

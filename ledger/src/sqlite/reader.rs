@@ -5,6 +5,7 @@ use crate::archive::{ArchiveFilter, Archived, Replay};
 use crate::chain::{Names, Page, Row, Seal, Unsealed};
 use crate::contract::{Lines, Read};
 use crate::error::{LedgerError, OpenError};
+use crate::held::HeldByTime;
 use crate::key::{OrderId, WithdrawalId, number_of};
 use crate::model::status_of_columns;
 use crate::model::{Awaits, BudgetState, OrderLine, ReservedOrder, Settlement};
@@ -74,6 +75,10 @@ impl Read for Connection {
         limit: u32,
     ) -> Result<Vec<StoredWithdrawal>, LedgerError> {
         withdrawals::held(self, which, before_ms, after, limit)
+    }
+
+    fn held_by_time(&self, which: &HeldByTime) -> Result<Vec<StoredWithdrawal>, LedgerError> {
+        withdrawals::by_time(self, which)
     }
 
     fn budgets(&self) -> Result<Vec<BudgetState>, LedgerError> {

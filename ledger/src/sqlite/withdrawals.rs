@@ -3,6 +3,7 @@
 use super::state::{Connected, SqliteTx};
 use super::{acts, transfers};
 use crate::error::LedgerError;
+use crate::held::HeldByTime;
 use crate::journal::{Entry, Payout, USER};
 use crate::key::{WithdrawalId, keys_of, number_of};
 use crate::model::Finish;
@@ -12,6 +13,12 @@ use crate::withdrawal::{
 };
 use rusqlite::{Connection, OptionalExtension, params};
 use windfall_contract::accounts::{Withdrawal, WithdrawalOutcome};
+
+/// The status is written as it stands in the index, so that SQLite reads no withdrawal that has ended.
+const HELD_OLDEST: &str = "SELECT withdrawal_key FROM withdrawals WHERE status = 0 AND created_ms >= ?1 \
+    AND created_ms < ?2 AND (created_ms, withdrawal_key) > (?3, ?4) ORDER BY created_ms, withdrawal_key LIMIT ?5";
+const HELD_NEWEST: &str = "SELECT withdrawal_key FROM withdrawals WHERE status = 0 AND created_ms >= ?1 \
+    AND created_ms < ?2 AND (created_ms, withdrawal_key) < (?3, ?4) ORDER BY created_ms DESC, withdrawal_key DESC LIMIT ?5";
 
 /// A stored withdrawal and the number of its bonus type.
 type Found = (StoredWithdrawal, i64);
@@ -115,6 +122,20 @@ pub(crate) fn held(
     Ok(held)
 }
 
+/// Held withdrawals of all users, by the time at which they were held.
+pub(crate) fn by_time(db: &Connection, which: &HeldByTime) -> Result<Vec<StoredWithdrawal>, LedgerError> {
+    let (time_ms, key) = which.place();
+    let keys = db
+        .prepare_cached(if which.newest_first { HELD_NEWEST } else { HELD_OLDEST })?
+        .query_map(params![which.from_ms, which.to_ms, time_ms, key, which.limit], |row| row.get(0))?
+        .collect::<Result<Vec<String>, _>>()?;
+    let mut found = Vec::with_capacity(keys.len());
+    for key in keys {
+        found.extend(under(db, &key)?.map(|(stored, _)| stored));
+    }
+    Ok(found)
+}
+
 const fn short(balance: i64) -> HoldOutcome {
     HoldOutcome::Decided(WithdrawalOutcome::Short { balance })
 }
@@ -214,5 +235,27 @@ impl SqliteTx<'_> {
             db.prepare_cached(transfers::ADD)?.execute(own)?;
         }
         transfers::insert(db, std::slice::from_ref(entry))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Ledger, LedgerOptions};
+
+    #[test]
+    fn held_withdrawals_are_found_by_time_without_those_that_have_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ledger.db");
+        drop(Ledger::open(&path, &LedgerOptions::default()).unwrap());
+        let db = Connection::open(&path).unwrap();
+        for sql in [HELD_OLDEST, HELD_NEWEST] {
+            let plan: String = db
+                .prepare(&format!("EXPLAIN QUERY PLAN {sql}"))
+                .unwrap()
+                .query_row(params![0, 9, 1, "", 1], |row| row.get(3))
+                .unwrap();
+            assert!(plan.contains("withdrawals_held"), "{plan}");
+        }
     }
 }

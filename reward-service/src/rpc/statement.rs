@@ -1,12 +1,14 @@
-//! A user's statement and withdrawals over gRPC.
+//! A user's statement and withdrawals over gRPC, and the withdrawals of all users that are held.
 
 use super::archive::page_of;
 use super::status;
 use crate::handle::RewardHandle;
+use std::str::FromStr;
 use tonic::Status;
 use windfall_contract::accounts::{FlowKind, FlowLine, Withdrawal};
 use windfall_ledger::{
-    LedgerError, StatementCursor, StatementFrom, StatementLine, StoredWithdrawal, WithdrawalStatus,
+    HeldByTime, LedgerError, StatementCursor, StatementFrom, StatementLine, StoredWithdrawal,
+    WithdrawalStatus,
 };
 use windfall_proto::order::check_text;
 use windfall_proto::v1;
@@ -22,13 +24,13 @@ fn check_user(user_id: i64) -> Result<(), Status> {
 }
 
 /// The cursor of a request, where it has one.
-fn cursor(after: &str) -> Result<Option<StatementCursor>, Status> {
+fn cursor<T: FromStr<Err = LedgerError>>(after: &str) -> Result<Option<T>, Status> {
     if after.is_empty() {
         return Ok(None);
     }
     let wrong = |why: &dyn std::fmt::Display| Status::invalid_argument(format!("after {why}"));
     check_text(after, CURSOR_MAX_BYTES).map_err(|why| wrong(&why))?;
-    after.parse().map(Some).map_err(|error: LedgerError| wrong(&error))
+    after.parse::<T>().map(Some).map_err(|error: LedgerError| wrong(&error))
 }
 
 fn text(cursor: Option<&StatementCursor>) -> String {
@@ -75,7 +77,7 @@ pub(super) async fn get(
     if !after.is_empty() && at_ms != 0 {
         return Err(Status::invalid_argument("a page begins by one of after and at_ms at most"));
     }
-    let cursor = cursor(&after)?;
+    let cursor: Option<StatementCursor> = cursor(&after)?;
     let found = rewards.walk(move |reader| {
         let from = match &cursor {
             Some(cursor) => StatementFrom::After(cursor),
@@ -113,7 +115,36 @@ fn withdrawal(one: StoredWithdrawal) -> v1::LedgerWithdrawal {
     }
 }
 
-/// A page of a user's withdrawals.
+/// A page of the withdrawals of all users that are held, by time.
+async fn held_of_all(
+    rewards: &RewardHandle,
+    status: Option<WithdrawalStatus>,
+    request: &v1::ListWithdrawalsRequest,
+) -> Result<v1::ListWithdrawalsReply, Status> {
+    if status != Some(WithdrawalStatus::Held) {
+        return Err(Status::invalid_argument(
+            "without user_id the withdrawals that are held can be listed, and no others: name that status, or a user",
+        ));
+    }
+    let v1::ListWithdrawalsRequest { from_ms, to_ms, .. } = *request;
+    if from_ms < 0 || to_ms < 0 || (to_ms != 0 && to_ms <= from_ms) {
+        return Err(Status::invalid_argument(format!("from_ms {from_ms} to to_ms {to_ms} is no period")));
+    }
+    let which = HeldByTime {
+        from_ms,
+        to_ms: if to_ms == 0 { i64::MAX } else { to_ms },
+        newest_first: !request.oldest_first,
+        after: cursor(&request.after)?,
+        limit: page_of(request.page_size)?,
+    };
+    let found = rewards.walk(move |reader| reader.held_page(&which)).await;
+    let found = found.map_err(|error| status::of_call(&error))?;
+    let next_after = found.next.map(|next| next.to_string()).unwrap_or_default();
+    let withdrawals = found.withdrawals.into_iter().map(withdrawal).collect();
+    Ok(v1::ListWithdrawalsReply { withdrawals, next_after })
+}
+
+/// A page of a user's withdrawals, or of those of all users that are held.
 pub(super) async fn withdrawals(
     rewards: &RewardHandle,
     request: v1::ListWithdrawalsRequest,
@@ -127,9 +158,17 @@ pub(super) async fn withdrawals(
         v1::WithdrawalStatus::Paid => Some(WithdrawalStatus::Paid),
         v1::WithdrawalStatus::Refused => Some(WithdrawalStatus::Refused),
     };
+    if request.user_id == 0 {
+        return held_of_all(rewards, asked, &request).await;
+    }
     check_user(request.user_id)?;
+    if request.oldest_first || request.from_ms != 0 || request.to_ms != 0 {
+        return Err(Status::invalid_argument(
+            "oldest_first, from_ms and to_ms are for the list of all users' withdrawals",
+        ));
+    }
     let page = page_of(request.page_size)?;
-    let cursor = cursor(&request.after)?;
+    let cursor: Option<StatementCursor> = cursor(&request.after)?;
     let user_id = request.user_id;
     let found = rewards.walk(move |reader| reader.withdrawals_of(user_id, asked, cursor.as_ref(), page));
     let found = found.await.map_err(|error| status::of_call(&error))?;

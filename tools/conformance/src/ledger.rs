@@ -118,6 +118,7 @@ pub const CHECKS: &[Check] = &[
     ("the same id of another user is another withdrawal", withdrawals::users),
     ("a withdrawal ends once, paid or given back, and the flow shows it", withdrawals::ends),
     ("a held withdrawal is its first payer's, and is listed until it ends", withdrawals::held),
+    ("withdrawals that are held, of all users, by time", withdrawals::held_by_time),
     ("withdrawals and credits in one transaction", withdrawals::within_a_transaction),
     ("a withdrawal that is not committed never was", withdrawals::not_committed),
     ("writers at once hold and end withdrawals while credits arrive", withdrawals::at_once),

@@ -5,8 +5,8 @@ use super::{Outcome, Place, clean, id, names, open, order, out};
 use std::sync::atomic::{AtomicI64, Ordering};
 use windfall_contract::accounts::{FlowKind, Withdrawal, WithdrawalOutcome};
 use windfall_ledger::{
-    Attempt, FRONT_END, Finish, HeldFor, HoldOutcome, Ledger, LedgerError, Order, OrderOutcome,
-    WithdrawalStatus,
+    Attempt, FRONT_END, Finish, HeldByTime, HeldCursor, HeldFor, HoldOutcome, Ledger, LedgerError, Order,
+    OrderOutcome, WithdrawalStatus,
 };
 
 fn take(id: &str, user_id: i64, amount: i64) -> Withdrawal {
@@ -182,6 +182,52 @@ pub(super) fn held(place: &dyn Place) -> Outcome {
     assert_eq!(of(HeldFor::Downstream, "", 9)?, ["a", "g"], "an unknown payer is no front end");
     assert_eq!(of(HeldFor::Anybody, "", 9)?, ["a", "e", "f", "g"]);
     assert_eq!(place.reader()?.withdrawal(out(1, "c"))?.map(|one| one.payer), Some("bank".into()));
+    clean(place)
+}
+
+/// Of all users, in the order of time either way, in pages of any size, and of a part of the time.
+pub(super) fn held_by_time(place: &dyn Place) -> Outcome {
+    let mut ledger = open(place)?;
+    ledger.apply(&[order("a", 1, 20), order("b", 2, 20)])?;
+    for (id, user_id, time_ms) in [
+        ("d", 1, 1_000),
+        ("c", 2, 3_000),
+        ("x", 1, 2_000),
+        ("x", 2, 2_000),
+        ("a/b", 2, 1_500),
+        ("paid", 1, 1_200),
+    ] {
+        let asked = take(id, user_id, 1);
+        ledger.transact(|tx| tx.hold(&[(&asked, "bank")], time_ms))?;
+    }
+    ledger.transact(|tx| tx.pay_out(&[out(1, "paid")], 5_000))?;
+    let reader = place.reader()?;
+    let listed = |from_ms: i64,
+                  to_ms: i64,
+                  newest_first: bool,
+                  limit: u32|
+     -> Result<Vec<(String, i64)>, Box<dyn std::error::Error>> {
+        let mut which = HeldByTime { from_ms, to_ms, newest_first, after: None, limit };
+        let mut found = Vec::new();
+        loop {
+            let page = reader.held_page(&which)?;
+            assert!(page.withdrawals.len() <= usize::try_from(limit)?);
+            found.extend(page.withdrawals.into_iter().map(|one| (one.withdrawal.id, one.withdrawal.user_id)));
+            let Some(next) = page.next else { return Ok(found) };
+            let next: HeldCursor = next.to_string().parse()?;
+            which.after = Some(next);
+        }
+    };
+    let oldest = [("d", 1), ("a/b", 2), ("x", 1), ("x", 2), ("c", 2)];
+    let oldest: Vec<(String, i64)> = oldest.into_iter().map(|(id, user)| (id.to_owned(), user)).collect();
+    let newest: Vec<(String, i64)> = oldest.iter().rev().cloned().collect();
+    for limit in [1, 2, 5, 100] {
+        assert_eq!(listed(0, i64::MAX, false, limit)?, oldest, "by {limit}");
+        assert_eq!(listed(0, i64::MAX, true, limit)?, newest, "by {limit}");
+        assert_eq!(listed(1_500, 3_000, false, limit)?, oldest[1..4], "by {limit}");
+        assert_eq!(listed(1_500, 3_000, true, limit)?, newest[1..4], "by {limit}");
+    }
+    assert!(listed(3_001, i64::MAX, true, 9)?.is_empty());
     clean(place)
 }
 
