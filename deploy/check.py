@@ -6,7 +6,7 @@
 - metrics in alerts are those of docs/services.md; dashboard_check.py does what concerns the dashboard;
 - each alert has a page of docs/runbook and a test in prometheus/alerts_test.yml; links, alerts, metrics and tests that the pages
   name, and docs/upgrade.md and SECURITY.md, exist; with `promtool` installed it checks the alerts, runs their tests and parses the pages' queries;
-- users and rights in Redis and Kafka are those of the roles, and no file has a password;
+- users and rights in PostgreSQL, Redis, Kafka and etcd are those of the roles, and no file has a password;
 - systemd-analyze accepts the unit, where it is installed.
 
 Needs Python 3.11 and PyYAML (Debian: python3-yaml). Ends with 1 and says what is wrong.
@@ -173,8 +173,8 @@ def runbook():
     known = documented_metrics()
     for path in [*RUNBOOK.glob("*.md"), ROOT / "docs/on-call.md", ROOT / "docs/upgrade.md", ROOT / "SECURITY.md"]:
         page, where = path.read_text(), path.relative_to(ROOT)
-        for metric in re.findall(r"\bwindfall_(?!writer\b|owner\b)[a-z_]+", page):
-            is_known = metric in known or re.sub(r"_(?:bucket|count|sum)$", "", metric) in known
+        for metric in re.findall(r"\bwindfall_[a-z_]+", page):
+            is_known = metric in groups_of_the_ledger() or metric in known or re.sub(r"_(?:bucket|count|sum)$", "", metric) in known
             expect(is_known, f"{where}: docs/services.md knows no metric {metric}")
         for alert in re.findall(r"\bWindfall[A-Z]\w+", page):
             expect(alert in rules, f"{where}: there is no alert {alert}")
@@ -226,6 +226,34 @@ def kept_out():
         expect(folder in of_image, f"Containerfile.containerignore: {folder} is missing")
 
 
+def groups_of_the_ledger():
+    return set(re.findall(r"CREATE ROLE (\w+) NOLOGIN", text("postgres/roles.sql")))
+
+
+def users_of_the_ledger():
+    """Each group has its rights from the ledger, and each role with the ledger a user of its own group, the same in all places."""
+    groups, grants = groups_of_the_ledger(), (ROOT / "ledger/src/postgres/grants.sql").read_text()
+    expect({group for group in groups if group not in grants} == {"windfall_owner"}, "grants.sql: a group has no rights")
+    shown = dict(re.findall(r"CREATE ROLE windfall_(\w+) LOGIN PASSWORD '…' IN ROLE windfall_(\w+);", text("postgres/roles.sql")))
+    listed = re.search(r"for one in ([\w: ]+); do", text("compose.yaml")).group(1)
+    for user, group in [one.split(":") for one in listed.split()]:
+        expect(shown.get(user) == group, f"compose.yaml: windfall_{user} is in windfall_{group}, roles.sql shows {shown.get(user)}")
+
+
+def users_of_the_rules():
+    """The keys of the rights in etcd are those of the source, and who runs the rules does not change them."""
+    printed = run("users.sh", "env", "DRY_RUN=1", "bash", str(HERE / "etcd/users.sh"), "http://etcd:2379", "/p/")
+    rights = set(re.findall(r"role grant-permission ([a-z-]+) (\w+) (\S+)(?: --prefix=true)?$", printed, re.M))
+    writes = {user: {key for who, what, key in rights if who == user and what != "read"} for user, _, _ in rights}
+    expected = {"process": {"/p/status/"}, "ledger": {"/p/ledger-mark/"}, "operator": {"/p/current", "/p/changes/"}}
+    expect(writes == {f"windfall-{user}": keys for user, keys in expected.items()}, f"users.sh: who writes what is {writes}")
+    source = (ROOT / "config/src/etcd/mod.rs").read_text() + (ROOT / "cli/src/drivers/ledger_mark.rs").read_text()
+    for key in ['"{}current"', '"{}changes/"', '"{}status/{}"', '"ledger-mark/{tenant}/']:
+        expect(key in source, f"users.sh: the source has no key {key} any more")
+    prefix = re.search(r'prefix: "([^"]+)"\.into\(\)', source).group(1)
+    expect(f"${{2:-{prefix}}}" in text("etcd/users.sh"), f"users.sh: the default prefix is not {prefix}")
+
+
 def users():
     """Each role that reaches a server has rights there, and the files with them have no passwords."""
     acl = [line.split() for line in text("redis/users.acl").splitlines()]
@@ -250,6 +278,8 @@ def main():
     compose(roles)
     options()
     users()
+    users_of_the_ledger()
+    users_of_the_rules()
     helm_chart.check(expect, run, roles, drain_ms)
     monitoring()
     alert_tests()

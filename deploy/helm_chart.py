@@ -250,6 +250,8 @@ class Chart:
         self.expect(maps == {rules["metadata"]["name"]}, f"the Job needs {maps}, which is not there yet")
         files = {item["key"] for volume in pod["volumes"] if "secret" in volume for item in volume["secret"]["items"]}
         self.expect(files == set(self.values["rules"]["files"]), f"the Job has the files {sorted(files)}")
+        variables = {one["secretRef"]["name"] for one in pod["containers"][0].get("envFrom", [])}
+        self.expect(variables == {self.values["rules"]["secret"]} - {""}, f"the Job has the variables of {sorted(variables)}")
 
     def scaling(self, workloads):
         """Nobody else sets the replicas of what scales by itself, and each scaler and way in leads to something."""

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by a panic")]
 
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
@@ -11,11 +12,13 @@ use std::time::{Duration, Instant};
 use etcd_client::{Client, Permission, PermissionType};
 use tempfile::TempDir;
 use windfall_config::etcd::{EtcdOptions, EtcdRulesStore, EtcdSource, EtcdValue, OpenEtcdError};
-use windfall_config::{ChangeRules, LiveRules, Status};
+use windfall_config::{ChangeRules, LiveRules, ProcessStatus, Status};
 use windfall_conformance::rules::{self, Fixture, Place};
 use windfall_servers::{Private, Spec};
 
 const SAMPLE: &str = include_str!("../samples/rules.toml");
+/// Makes the users that a deployment has.
+const USERS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/etcd/users.sh");
 /// The machine is shared.
 const PATIENCE: Duration = Duration::from_secs(90);
 
@@ -286,6 +289,93 @@ fn what_cannot_be_opened_says_why() {
         assert!(matches!(error, OpenEtcdError::Unreachable { .. }), "{error}");
         assert!(error.to_string().contains("check endpoints and user"), "{error}");
     }
+}
+
+/// Runs the script that is shipped, with these variables.
+fn make_users(bed: &InEtcd, variables: &[(&str, &str)]) {
+    let mut script = Command::new("bash");
+    script.args([USERS, bed.server.url(), bed.options.prefix.as_str()]).envs(variables.iter().copied());
+    let done = script.output().unwrap();
+    assert!(done.status.success(), "users.sh needs etcdctl (Debian: etcd-client): {done:?}");
+}
+
+/// The users of deploy/etcd: whoever runs the rules neither changes them nor their history, and whoever changes them does not
+/// touch what processes keep there.
+#[test]
+#[ignore = "needs real servers: ./dev test runs it"]
+fn the_shipped_users_suffice_and_do_no_more_than_their_work() {
+    let etcd = Etcd::new();
+    let bed = etcd.bed();
+    let first = [
+        ("PROCESS_PASSWORD", "rain"),
+        ("LEDGER_PASSWORD", "rain"),
+        ("OPERATOR_PASSWORD", "sun"),
+        ("ROOT_PASSWORD", "secret"),
+        ("ENABLE", "1"),
+    ];
+    make_users(&bed, &first);
+    // Once more changes the passwords that are given, and nothing else.
+    make_users(&bed, &[("ETCDCTL_USER", "root:secret"), ("OPERATOR_PASSWORD", "rain")]);
+    let of = |user: &str| {
+        let user = Some((user.to_owned(), "rain".to_owned()));
+        EtcdOptions { user, call_timeout_ms: 10_000, ..bed.options.clone() }
+    };
+    let [process, ledger, operator] = ["windfall-process", "windfall-ledger", "windfall-operator"];
+    let store = |user: &str| EtcdRulesStore::new(of(user), None).unwrap();
+    let value = |user: &str, name: &str| EtcdValue::new(of(user), name).unwrap();
+
+    // An operator sets the first rules and changes them, and a process of either kind runs them.
+    store(operator).set(SAMPLE, "ann", "first", 1).unwrap();
+    let (live, source) = EtcdSource::open(of(process), None, || 7).unwrap();
+    let (other, other_source) =
+        EtcdSource::open(EtcdOptions { copy: None, ..of(ledger) }, None, || 7).unwrap();
+    let version = with_burst(&store(operator), 5);
+    for running in [&live, &other] {
+        wait(running, "the change", |status| status.version == version);
+    }
+
+    // They report that, which the operator reads, and withdraw it at the end.
+    for user in [process, ledger] {
+        store(user).report(&ProcessStatus::of(user, &live.status(), true, 7)).unwrap();
+    }
+    let reports = store(operator).reports().unwrap();
+    let names: Vec<&str> = reports.iter().map(|one| one.process.as_str()).collect();
+    assert_eq!(names, [ledger, process]);
+    store(process).withdraw(process).unwrap();
+    let by_operator = store(operator).report(&ProcessStatus::of(process, &live.status(), true, 8));
+    assert!(by_operator.is_err(), "reports are the processes'");
+
+    // No process changes the document or its history, by whatever way.
+    let before = store(operator).show().unwrap();
+    let mut rules = windfall_config::parse_rules(&before, None).unwrap();
+    rules.limits.global.burst = 6;
+    let more = windfall_config::rules_text(&rules);
+    for user in [process, ledger] {
+        let refused = store(user).set(&more, "eve", "more for me", 3).unwrap_err();
+        assert!(refused.to_string().contains("permission denied"), "{user}: {refused}");
+        assert!(store(user).rollback(1, "eve", "back", 3).is_err(), "{user}");
+        for name in ["current", "changes/0000000000000001", "changes/0000000000000003"] {
+            let found = value(user, name).get().unwrap();
+            assert!(value(user, name).replace(found.as_deref(), b"x".to_vec()).is_err(), "{user}: {name}");
+        }
+    }
+    assert_eq!(store(operator).show().unwrap(), before);
+    assert_eq!(store(process).history().unwrap().changes.len(), 2);
+
+    // The ledger's mark is kept by those with the ledger alone, and nobody reaches beyond the prefix.
+    let mark = "ledger-mark/app/money/windfall";
+    for user in [process, operator] {
+        assert_eq!(value(user, mark).get().unwrap(), None);
+        assert!(value(user, mark).replace(None, b"1".to_vec()).is_err(), "{user}");
+    }
+    assert!(value(ledger, mark).replace(None, b"1".to_vec()).unwrap());
+    assert!(value(ledger, mark).replace(Some(b"1"), b"2".to_vec()).unwrap());
+    for user in [process, ledger, operator] {
+        let elsewhere = EtcdOptions { prefix: "/elsewhere/".into(), ..of(user) };
+        assert!(EtcdValue::new(elsewhere, "current").unwrap().get().is_err(), "{user}");
+    }
+    source.close();
+    other_source.close();
 }
 
 /// A small value beside the rules: of two that know the same, one replaces it; an etcd that is away is an error, and no

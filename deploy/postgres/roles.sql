@@ -8,12 +8,18 @@
 --
 --   CREATE ROLE windfall_migrate LOGIN PASSWORD '…' IN ROLE windfall_owner;      windfall ledger prepare and migrate, no process
 --   ALTER ROLE windfall_migrate SET role = 'windfall_owner';                     what it makes is the group's
---   CREATE ROLE windfall_consumer LOGIN PASSWORD '…' IN ROLE windfall_writer;    the role consumer
---   CREATE ROLE windfall_rewards LOGIN PASSWORD '…' IN ROLE windfall_writer;     the role reward-service
---   CREATE ROLE windfall_wallet LOGIN PASSWORD '…' IN ROLE windfall_writer;      the role wallet
+--   CREATE ROLE windfall_consumer LOGIN PASSWORD '…' IN ROLE windfall_granter;   the role consumer
+--   CREATE ROLE windfall_rewards LOGIN PASSWORD '…' IN ROLE windfall_rewarder;   the role reward-service
+--   CREATE ROLE windfall_wallet LOGIN PASSWORD '…' IN ROLE windfall_payer;       the role wallet
+--   CREATE ROLE windfall_serve LOGIN PASSWORD '…' IN ROLE windfall_writer;       the role serve, which does the work of these three
 --   CREATE ROLE windfall_seal LOGIN PASSWORD '…' IN ROLE windfall_sealer;        windfall ledger seal
 --   CREATE ROLE windfall_audit LOGIN PASSWORD '…' IN ROLE windfall_auditor;      the role auditor
 --   CREATE ROLE windfall_look LOGIN PASSWORD '…' IN ROLE windfall_reader;        windfall ledger verify
+--
+-- windfall_writer has all the rights of windfall_granter, windfall_payer and windfall_rewarder. The user of one process that is in it from
+-- before goes on, and is given less, while its process runs, when `windfall ledger prepare` has run:
+--
+--   GRANT windfall_granter TO windfall_consumer;  REVOKE windfall_writer FROM windfall_consumer;
 --
 -- The roles sdk-gateway, token-service, scheduler, task-queue and console use no database, and have no user.
 DO $$
@@ -24,9 +30,14 @@ BEGIN
     IF to_regrole('windfall_owner') IS NULL THEN CREATE ROLE windfall_owner NOLOGIN; END IF;
     IF to_regrole('windfall_reader') IS NULL THEN CREATE ROLE windfall_reader NOLOGIN; END IF;
     IF to_regrole('windfall_writer') IS NULL THEN CREATE ROLE windfall_writer NOLOGIN; END IF;
+    IF to_regrole('windfall_granter') IS NULL THEN CREATE ROLE windfall_granter NOLOGIN; END IF;
+    IF to_regrole('windfall_payer') IS NULL THEN CREATE ROLE windfall_payer NOLOGIN; END IF;
+    IF to_regrole('windfall_rewarder') IS NULL THEN CREATE ROLE windfall_rewarder NOLOGIN; END IF;
     IF to_regrole('windfall_sealer') IS NULL THEN CREATE ROLE windfall_sealer NOLOGIN; END IF;
     IF to_regrole('windfall_auditor') IS NULL THEN CREATE ROLE windfall_auditor NOLOGIN; END IF;
-    GRANT windfall_reader TO windfall_writer, windfall_sealer, windfall_auditor;
+    GRANT windfall_reader TO windfall_writer, windfall_granter, windfall_payer, windfall_rewarder, windfall_sealer, windfall_auditor;
+    -- Beside rights of its own, which it has of older releases: so it is never less than all of them.
+    GRANT windfall_granter, windfall_payer, windfall_rewarder TO windfall_writer;
 
     EXECUTE format('CREATE SCHEMA IF NOT EXISTS %I AUTHORIZATION windfall_owner', place);
     -- A ledger that is there: its owner so far becomes a member of the new one, so that processes with that user go on until
@@ -61,7 +72,7 @@ BEGIN
     EXECUTE format('ALTER DEFAULT PRIVILEGES FOR ROLE windfall_owner IN SCHEMA %I '
         'GRANT SELECT ON TABLES TO windfall_reader', place);
     EXECUTE format('ALTER DEFAULT PRIVILEGES FOR ROLE windfall_owner IN SCHEMA %I '
-        'GRANT INSERT, UPDATE, DELETE ON TABLES TO windfall_writer', place);
+        'GRANT INSERT, UPDATE, DELETE ON TABLES TO windfall_writer, windfall_granter, windfall_payer, windfall_rewarder', place);
     EXECUTE format('ALTER DEFAULT PRIVILEGES FOR ROLE windfall_owner IN SCHEMA %I '
-        'GRANT USAGE ON SEQUENCES TO windfall_writer', place);
+        'GRANT USAGE ON SEQUENCES TO windfall_writer, windfall_granter, windfall_payer, windfall_rewarder', place);
 END $$;
