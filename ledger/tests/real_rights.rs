@@ -267,7 +267,7 @@ fn only_the_process_of_the_operators_decides_for_them() {
     for (user, trade_no, version) in [(consumer, "a", 3), (wallet, "b", 4), (rewards, "c", 5)] {
         let mut ledger = open(user);
         assert_eq!(ledger.apply(&[order(trade_no)]).unwrap(), [OrderOutcome::Credited], "{user}");
-        assert_eq!(ledger.note_rules_version(version).unwrap(), version, "{user}");
+        assert_eq!(ledger.note_rules_version(version - 1, version).unwrap(), version, "{user}");
         let Ok(Some(Beat { is_counted, .. })) = ledger.beat(true) else { panic!("{user}: the mark is kept") };
         assert!(is_counted, "{user}");
         let entry = ArchiveEntry {

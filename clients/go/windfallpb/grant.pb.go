@@ -2587,14 +2587,20 @@ func (x *GetStatementReply) GetNextAfter() string {
 
 type ListWithdrawalsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// At least 1.
+	// At least 1; 0: those of all users, of the status held.
 	UserId int64 `protobuf:"varint,1,opt,name=user_id,json=userId,proto3" json:"user_id,omitempty"`
 	// Only those of this status; unspecified: all.
 	Status WithdrawalStatus `protobuf:"varint,2,opt,name=status,proto3,enum=windfall.v1.WithdrawalStatus" json:"status,omitempty"`
-	// next_after of the page before.
+	// next_after of the page before, of a call with the same user and order.
 	After string `protobuf:"bytes,3,opt,name=after,proto3" json:"after,omitempty"`
 	// 1 to 1,000; 0 stands for 100.
-	PageSize      uint32 `protobuf:"varint,4,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	PageSize uint32 `protobuf:"varint,4,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// Of all users: the one that was held first comes first. Otherwise the one that was held last does.
+	OldestFirst bool `protobuf:"varint,5,opt,name=oldest_first,json=oldestFirst,proto3" json:"oldest_first,omitempty"`
+	// Of all users: only those that were held at this time or later, in Unix milliseconds.
+	FromMs int64 `protobuf:"varint,6,opt,name=from_ms,json=fromMs,proto3" json:"from_ms,omitempty"`
+	// Of all users: only those that were held before this time, in Unix milliseconds; 0: no end.
+	ToMs          int64 `protobuf:"varint,7,opt,name=to_ms,json=toMs,proto3" json:"to_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2653,6 +2659,27 @@ func (x *ListWithdrawalsRequest) GetAfter() string {
 func (x *ListWithdrawalsRequest) GetPageSize() uint32 {
 	if x != nil {
 		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListWithdrawalsRequest) GetOldestFirst() bool {
+	if x != nil {
+		return x.OldestFirst
+	}
+	return false
+}
+
+func (x *ListWithdrawalsRequest) GetFromMs() int64 {
+	if x != nil {
+		return x.FromMs
+	}
+	return 0
+}
+
+func (x *ListWithdrawalsRequest) GetToMs() int64 {
+	if x != nil {
+		return x.ToMs
 	}
 	return 0
 }
@@ -3008,12 +3035,15 @@ const file_windfall_v1_grant_proto_rawDesc = "" +
 	"\bbalances\x18\x01 \x03(\v2\x1d.windfall.v1.StatementBalanceR\bbalances\x120\n" +
 	"\x05lines\x18\x02 \x03(\v2\x1a.windfall.v1.StatementLineR\x05lines\x12\x1d\n" +
 	"\n" +
-	"next_after\x18\x03 \x01(\tR\tnextAfter\"\x9b\x01\n" +
+	"next_after\x18\x03 \x01(\tR\tnextAfter\"\xec\x01\n" +
 	"\x16ListWithdrawalsRequest\x12\x17\n" +
 	"\auser_id\x18\x01 \x01(\x03R\x06userId\x125\n" +
 	"\x06status\x18\x02 \x01(\x0e2\x1d.windfall.v1.WithdrawalStatusR\x06status\x12\x14\n" +
 	"\x05after\x18\x03 \x01(\tR\x05after\x12\x1b\n" +
-	"\tpage_size\x18\x04 \x01(\rR\bpageSize\"\xa4\x02\n" +
+	"\tpage_size\x18\x04 \x01(\rR\bpageSize\x12!\n" +
+	"\foldest_first\x18\x05 \x01(\bR\voldestFirst\x12\x17\n" +
+	"\afrom_ms\x18\x06 \x01(\x03R\x06fromMs\x12\x13\n" +
+	"\x05to_ms\x18\a \x01(\x03R\x04toMs\"\xa4\x02\n" +
 	"\x10LedgerWithdrawal\x12#\n" +
 	"\rwithdrawal_id\x18\x01 \x01(\tR\fwithdrawalId\x12\x17\n" +
 	"\auser_id\x18\x02 \x01(\x03R\x06userId\x12\x1d\n" +

@@ -271,8 +271,9 @@ type ArchiveClient interface {
 	// FAILED_PRECONDITION, where the ledger has to be migrated first.
 	GetStatement(ctx context.Context, in *GetStatementRequest, opts ...grpc.CallOption) (*GetStatementReply, error)
 	// A user's withdrawals as they stand now, the one that was held last first. A page looks at 10,000 lines of the user's
-	// statement at most, so it may have fewer withdrawals than it was asked for, and none, though another one follows. Errors:
-	// as for GetStatement.
+	// statement at most, so it may have fewer withdrawals than it was asked for, and none, though another one follows.
+	// Or those of all users that are held, by the time at which they were held; those that were paid or refused only their
+	// users lead to. Errors: as for GetStatement.
 	ListWithdrawals(ctx context.Context, in *ListWithdrawalsRequest, opts ...grpc.CallOption) (*ListWithdrawalsReply, error)
 }
 
@@ -449,8 +450,9 @@ type ArchiveServer interface {
 	// FAILED_PRECONDITION, where the ledger has to be migrated first.
 	GetStatement(context.Context, *GetStatementRequest) (*GetStatementReply, error)
 	// A user's withdrawals as they stand now, the one that was held last first. A page looks at 10,000 lines of the user's
-	// statement at most, so it may have fewer withdrawals than it was asked for, and none, though another one follows. Errors:
-	// as for GetStatement.
+	// statement at most, so it may have fewer withdrawals than it was asked for, and none, though another one follows.
+	// Or those of all users that are held, by the time at which they were held; those that were paid or refused only their
+	// users lead to. Errors: as for GetStatement.
 	ListWithdrawals(context.Context, *ListWithdrawalsRequest) (*ListWithdrawalsReply, error)
 	mustEmbedUnimplementedArchiveServer()
 }

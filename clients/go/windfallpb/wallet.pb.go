@@ -166,7 +166,9 @@ type GetWalletRequest struct {
 	// Token texts that the front end holds, at most 512. What is not the user's counts for nothing.
 	Tokens []string `protobuf:"bytes,1,rep,name=tokens,proto3" json:"tokens,omitempty"`
 	// Movements: 1 to 500; 0 stands for 50.
-	FlowLimit     uint32 `protobuf:"varint,2,opt,name=flow_limit,json=flowLimit,proto3" json:"flow_limit,omitempty"`
+	FlowLimit uint32 `protobuf:"varint,2,opt,name=flow_limit,json=flowLimit,proto3" json:"flow_limit,omitempty"`
+	// `flow_next` of the page before; empty: from the newest movement on.
+	FlowAfter     string `protobuf:"bytes,3,opt,name=flow_after,json=flowAfter,proto3" json:"flow_after,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -213,6 +215,13 @@ func (x *GetWalletRequest) GetFlowLimit() uint32 {
 		return x.FlowLimit
 	}
 	return 0
+}
+
+func (x *GetWalletRequest) GetFlowAfter() string {
+	if x != nil {
+		return x.FlowAfter
+	}
+	return ""
 }
 
 type WalletBalance struct {
@@ -376,12 +385,15 @@ func (x *FlowLine) GetTimeMs() int64 {
 type GetWalletReply struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Balances []*WalletBalance       `protobuf:"bytes,1,rep,name=balances,proto3" json:"balances,omitempty"`
-	// What is on its way first, then newest first.
+	// A page: what is on its way first, on the first page alone, then what has moved, newest first.
 	Flow []*FlowLine `protobuf:"bytes,2,rep,name=flow,proto3" json:"flow,omitempty"`
 	// False: the token store did not answer, so rewards on their way may be missing. Nothing was guessed.
 	TokensComplete bool `protobuf:"varint,3,opt,name=tokens_complete,json=tokensComplete,proto3" json:"tokens_complete,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// `flow_after` of the next page; empty: that was the last. It stays good, and leads to the same movements, whatever comes
+	// later. Its text has no meaning for callers.
+	FlowNext      string `protobuf:"bytes,4,opt,name=flow_next,json=flowNext,proto3" json:"flow_next,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetWalletReply) Reset() {
@@ -433,6 +445,13 @@ func (x *GetWalletReply) GetTokensComplete() bool {
 		return x.TokensComplete
 	}
 	return false
+}
+
+func (x *GetWalletReply) GetFlowNext() string {
+	if x != nil {
+		return x.FlowNext
+	}
+	return ""
 }
 
 type WithdrawRequest struct {
@@ -590,11 +609,13 @@ var File_windfall_v1_wallet_proto protoreflect.FileDescriptor
 
 const file_windfall_v1_wallet_proto_rawDesc = "" +
 	"\n" +
-	"\x18windfall/v1/wallet.proto\x12\vwindfall.v1\"I\n" +
+	"\x18windfall/v1/wallet.proto\x12\vwindfall.v1\"h\n" +
 	"\x10GetWalletRequest\x12\x16\n" +
 	"\x06tokens\x18\x01 \x03(\tR\x06tokens\x12\x1d\n" +
 	"\n" +
-	"flow_limit\x18\x02 \x01(\rR\tflowLimit\"z\n" +
+	"flow_limit\x18\x02 \x01(\rR\tflowLimit\x12\x1d\n" +
+	"\n" +
+	"flow_after\x18\x03 \x01(\tR\tflowAfter\"z\n" +
 	"\rWalletBalance\x12\x1d\n" +
 	"\n" +
 	"bonus_type\x18\x01 \x01(\tR\tbonusType\x12\x1a\n" +
@@ -608,11 +629,12 @@ const file_windfall_v1_wallet_proto_rawDesc = "" +
 	"bonus_type\x18\x03 \x01(\tR\tbonusType\x12\x16\n" +
 	"\x06amount\x18\x04 \x01(\x03R\x06amount\x12\x1a\n" +
 	"\bactivity\x18\x05 \x01(\tR\bactivity\x12\x17\n" +
-	"\atime_ms\x18\x06 \x01(\x03R\x06timeMs\"\x9c\x01\n" +
+	"\atime_ms\x18\x06 \x01(\x03R\x06timeMs\"\xb9\x01\n" +
 	"\x0eGetWalletReply\x126\n" +
 	"\bbalances\x18\x01 \x03(\v2\x1a.windfall.v1.WalletBalanceR\bbalances\x12)\n" +
 	"\x04flow\x18\x02 \x03(\v2\x15.windfall.v1.FlowLineR\x04flow\x12'\n" +
-	"\x0ftokens_complete\x18\x03 \x01(\bR\x0etokensComplete\"\x85\x01\n" +
+	"\x0ftokens_complete\x18\x03 \x01(\bR\x0etokensComplete\x12\x1b\n" +
+	"\tflow_next\x18\x04 \x01(\tR\bflowNext\"\x85\x01\n" +
 	"\x0fWithdrawRequest\x12#\n" +
 	"\rwithdrawal_id\x18\x01 \x01(\tR\fwithdrawalId\x12\x1d\n" +
 	"\n" +

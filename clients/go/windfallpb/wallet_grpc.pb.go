@@ -30,9 +30,9 @@ const (
 //
 // Roles: verify, withdraw. The user is the authenticated end user of the call, never a field of a request.
 type WalletClient interface {
-	// Balances and the newest movements, with rewards on their way merged in: the tokens that the front end holds and
-	// those of the store, less what has been credited meanwhile.
-	// Errors: INVALID_ARGUMENT, OUT_OF_RANGE (balance and what is coming pass 64 bits), UNAVAILABLE (the ledger cannot
+	// Balances and a page of movements, the newest first, with rewards on their way merged in: the tokens that the front end
+	// holds and those of the store, less what has been credited meanwhile.
+	// Errors: INVALID_ARGUMENT (also where `flow_after` is of no page of this user), OUT_OF_RANGE (balance and what is coming pass 64 bits), UNAVAILABLE (the ledger cannot
 	// answer).
 	GetWallet(ctx context.Context, in *GetWalletRequest, opts ...grpc.CallOption) (*GetWalletReply, error)
 	// Withdraws, once for a withdrawal id; before that, tokens that have not arrived and are VALID are credited as far as
@@ -77,9 +77,9 @@ func (c *walletClient) Withdraw(ctx context.Context, in *WithdrawRequest, opts .
 //
 // Roles: verify, withdraw. The user is the authenticated end user of the call, never a field of a request.
 type WalletServer interface {
-	// Balances and the newest movements, with rewards on their way merged in: the tokens that the front end holds and
-	// those of the store, less what has been credited meanwhile.
-	// Errors: INVALID_ARGUMENT, OUT_OF_RANGE (balance and what is coming pass 64 bits), UNAVAILABLE (the ledger cannot
+	// Balances and a page of movements, the newest first, with rewards on their way merged in: the tokens that the front end
+	// holds and those of the store, less what has been credited meanwhile.
+	// Errors: INVALID_ARGUMENT (also where `flow_after` is of no page of this user), OUT_OF_RANGE (balance and what is coming pass 64 bits), UNAVAILABLE (the ledger cannot
 	// answer).
 	GetWallet(context.Context, *GetWalletRequest) (*GetWalletReply, error)
 	// Withdraws, once for a withdrawal id; before that, tokens that have not arrived and are VALID are credited as far as

@@ -384,14 +384,20 @@ export interface GetStatementReply {
 }
 
 export interface ListWithdrawalsRequest {
-  /** At least 1. */
+  /** At least 1; 0: those of all users, of the status held. */
   userId: bigint;
   /** Only those of this status; unspecified: all. */
   status: WithdrawalStatus;
-  /** next_after of the page before. */
+  /** next_after of the page before, of a call with the same user and order. */
   after: string;
   /** 1 to 1,000; 0 stands for 100. */
   pageSize: number;
+  /** Of all users: the one that was held first comes first. Otherwise the one that was held last does. */
+  oldestFirst: boolean;
+  /** Of all users: only those that were held at this time or later, in Unix milliseconds. */
+  fromMs: bigint;
+  /** Of all users: only those that were held before this time, in Unix milliseconds; 0: no end. */
+  toMs: bigint;
 }
 
 export interface LedgerWithdrawal {
@@ -3660,7 +3666,7 @@ export const GetStatementReply: MessageFns<GetStatementReply> = {
 };
 
 function createBaseListWithdrawalsRequest(): ListWithdrawalsRequest {
-  return { userId: 0n, status: 0, after: "", pageSize: 0 };
+  return { userId: 0n, status: 0, after: "", pageSize: 0, oldestFirst: false, fromMs: 0n, toMs: 0n };
 }
 
 export const ListWithdrawalsRequest: MessageFns<ListWithdrawalsRequest> = {
@@ -3679,6 +3685,21 @@ export const ListWithdrawalsRequest: MessageFns<ListWithdrawalsRequest> = {
     }
     if (message.pageSize !== 0) {
       writer.uint32(32).uint32(message.pageSize);
+    }
+    if (message.oldestFirst !== false) {
+      writer.uint32(40).bool(message.oldestFirst);
+    }
+    if (message.fromMs !== 0n) {
+      if (BigInt.asIntN(64, message.fromMs) !== message.fromMs) {
+        throw new globalThis.Error("value provided for field message.fromMs of type int64 too large");
+      }
+      writer.uint32(48).int64(message.fromMs);
+    }
+    if (message.toMs !== 0n) {
+      if (BigInt.asIntN(64, message.toMs) !== message.toMs) {
+        throw new globalThis.Error("value provided for field message.toMs of type int64 too large");
+      }
+      writer.uint32(56).int64(message.toMs);
     }
     return writer;
   },
@@ -3728,6 +3749,30 @@ export const ListWithdrawalsRequest: MessageFns<ListWithdrawalsRequest> = {
             message.pageSize = reader.uint32();
             continue;
           }
+          case 5: {
+            if (tag !== 40) {
+              break;
+            }
+
+            message.oldestFirst = reader.bool();
+            continue;
+          }
+          case 6: {
+            if (tag !== 48) {
+              break;
+            }
+
+            message.fromMs = reader.int64() as bigint;
+            continue;
+          }
+          case 7: {
+            if (tag !== 56) {
+              break;
+            }
+
+            message.toMs = reader.int64() as bigint;
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -3749,6 +3794,9 @@ export const ListWithdrawalsRequest: MessageFns<ListWithdrawalsRequest> = {
     message.status = object.status ?? 0;
     message.after = object.after ?? "";
     message.pageSize = object.pageSize ?? 0;
+    message.oldestFirst = object.oldestFirst ?? false;
+    message.fromMs = (object.fromMs !== undefined && object.fromMs !== null) ? BigInt(object.fromMs) : 0n;
+    message.toMs = (object.toMs !== undefined && object.toMs !== null) ? BigInt(object.toMs) : 0n;
     return message;
   },
 };
@@ -4259,8 +4307,9 @@ export const ArchiveService = {
   },
   /**
    * A user's withdrawals as they stand now, the one that was held last first. A page looks at 10,000 lines of the user's
-   * statement at most, so it may have fewer withdrawals than it was asked for, and none, though another one follows. Errors:
-   * as for GetStatement.
+   * statement at most, so it may have fewer withdrawals than it was asked for, and none, though another one follows.
+   * Or those of all users that are held, by the time at which they were held; those that were paid or refused only their
+   * users lead to. Errors: as for GetStatement.
    */
   listWithdrawals: {
     path: "/windfall.v1.Archive/ListWithdrawals" as const,
@@ -4332,8 +4381,9 @@ export interface ArchiveServer extends UntypedServiceImplementation {
   getStatement: handleUnaryCall<GetStatementRequest, GetStatementReply>;
   /**
    * A user's withdrawals as they stand now, the one that was held last first. A page looks at 10,000 lines of the user's
-   * statement at most, so it may have fewer withdrawals than it was asked for, and none, though another one follows. Errors:
-   * as for GetStatement.
+   * statement at most, so it may have fewer withdrawals than it was asked for, and none, though another one follows.
+   * Or those of all users that are held, by the time at which they were held; those that were paid or refused only their
+   * users lead to. Errors: as for GetStatement.
    */
   listWithdrawals: handleUnaryCall<ListWithdrawalsRequest, ListWithdrawalsReply>;
 }
@@ -4549,8 +4599,9 @@ export interface ArchiveClient extends Client {
   ): ClientUnaryCall;
   /**
    * A user's withdrawals as they stand now, the one that was held last first. A page looks at 10,000 lines of the user's
-   * statement at most, so it may have fewer withdrawals than it was asked for, and none, though another one follows. Errors:
-   * as for GetStatement.
+   * statement at most, so it may have fewer withdrawals than it was asked for, and none, though another one follows.
+   * Or those of all users that are held, by the time at which they were held; those that were paid or refused only their
+   * users lead to. Errors: as for GetStatement.
    */
   listWithdrawals(
     request: ListWithdrawalsRequest,

@@ -64,6 +64,8 @@ export interface GetWalletRequest {
   tokens: string[];
   /** Movements: 1 to 500; 0 stands for 50. */
   flowLimit: number;
+  /** `flow_next` of the page before; empty: from the newest movement on. */
+  flowAfter: string;
 }
 
 export interface WalletBalance {
@@ -90,10 +92,15 @@ export interface FlowLine {
 
 export interface GetWalletReply {
   balances: WalletBalance[];
-  /** What is on its way first, then newest first. */
+  /** A page: what is on its way first, on the first page alone, then what has moved, newest first. */
   flow: FlowLine[];
   /** False: the token store did not answer, so rewards on their way may be missing. Nothing was guessed. */
   tokensComplete: boolean;
+  /**
+   * `flow_after` of the next page; empty: that was the last. It stays good, and leads to the same movements, whatever comes
+   * later. Its text has no meaning for callers.
+   */
+  flowNext: string;
 }
 
 export interface WithdrawRequest {
@@ -119,7 +126,7 @@ export interface WithdrawReply {
 }
 
 function createBaseGetWalletRequest(): GetWalletRequest {
-  return { tokens: [], flowLimit: 0 };
+  return { tokens: [], flowLimit: 0, flowAfter: "" };
 }
 
 export const GetWalletRequest: MessageFns<GetWalletRequest> = {
@@ -129,6 +136,9 @@ export const GetWalletRequest: MessageFns<GetWalletRequest> = {
     }
     if (message.flowLimit !== 0) {
       writer.uint32(16).uint32(message.flowLimit);
+    }
+    if (message.flowAfter !== "") {
+      writer.uint32(26).string(message.flowAfter);
     }
     return writer;
   },
@@ -162,6 +172,14 @@ export const GetWalletRequest: MessageFns<GetWalletRequest> = {
             message.flowLimit = reader.uint32();
             continue;
           }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.flowAfter = reader.string();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -181,6 +199,7 @@ export const GetWalletRequest: MessageFns<GetWalletRequest> = {
     const message = createBaseGetWalletRequest();
     message.tokens = object.tokens?.map((e) => e) || [];
     message.flowLimit = object.flowLimit ?? 0;
+    message.flowAfter = object.flowAfter ?? "";
     return message;
   },
 };
@@ -407,7 +426,7 @@ export const FlowLine: MessageFns<FlowLine> = {
 };
 
 function createBaseGetWalletReply(): GetWalletReply {
-  return { balances: [], flow: [], tokensComplete: false };
+  return { balances: [], flow: [], tokensComplete: false, flowNext: "" };
 }
 
 export const GetWalletReply: MessageFns<GetWalletReply> = {
@@ -420,6 +439,9 @@ export const GetWalletReply: MessageFns<GetWalletReply> = {
     }
     if (message.tokensComplete !== false) {
       writer.uint32(24).bool(message.tokensComplete);
+    }
+    if (message.flowNext !== "") {
+      writer.uint32(34).string(message.flowNext);
     }
     return writer;
   },
@@ -461,6 +483,14 @@ export const GetWalletReply: MessageFns<GetWalletReply> = {
             message.tokensComplete = reader.bool();
             continue;
           }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            message.flowNext = reader.string();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -481,6 +511,7 @@ export const GetWalletReply: MessageFns<GetWalletReply> = {
     message.balances = object.balances?.map((e) => WalletBalance.fromPartial(e)) || [];
     message.flow = object.flow?.map((e) => FlowLine.fromPartial(e)) || [];
     message.tokensComplete = object.tokensComplete ?? false;
+    message.flowNext = object.flowNext ?? "";
     return message;
   },
 };
@@ -694,9 +725,9 @@ export const WithdrawReply: MessageFns<WithdrawReply> = {
 export type WalletService = typeof WalletService;
 export const WalletService = {
   /**
-   * Balances and the newest movements, with rewards on their way merged in: the tokens that the front end holds and
-   * those of the store, less what has been credited meanwhile.
-   * Errors: INVALID_ARGUMENT, OUT_OF_RANGE (balance and what is coming pass 64 bits), UNAVAILABLE (the ledger cannot
+   * Balances and a page of movements, the newest first, with rewards on their way merged in: the tokens that the front end
+   * holds and those of the store, less what has been credited meanwhile.
+   * Errors: INVALID_ARGUMENT (also where `flow_after` is of no page of this user), OUT_OF_RANGE (balance and what is coming pass 64 bits), UNAVAILABLE (the ledger cannot
    * answer).
    */
   getWallet: {
@@ -728,9 +759,9 @@ export const WalletService = {
 
 export interface WalletServer extends UntypedServiceImplementation {
   /**
-   * Balances and the newest movements, with rewards on their way merged in: the tokens that the front end holds and
-   * those of the store, less what has been credited meanwhile.
-   * Errors: INVALID_ARGUMENT, OUT_OF_RANGE (balance and what is coming pass 64 bits), UNAVAILABLE (the ledger cannot
+   * Balances and a page of movements, the newest first, with rewards on their way merged in: the tokens that the front end
+   * holds and those of the store, less what has been credited meanwhile.
+   * Errors: INVALID_ARGUMENT (also where `flow_after` is of no page of this user), OUT_OF_RANGE (balance and what is coming pass 64 bits), UNAVAILABLE (the ledger cannot
    * answer).
    */
   getWallet: handleUnaryCall<GetWalletRequest, GetWalletReply>;
@@ -746,9 +777,9 @@ export interface WalletServer extends UntypedServiceImplementation {
 
 export interface WalletClient extends Client {
   /**
-   * Balances and the newest movements, with rewards on their way merged in: the tokens that the front end holds and
-   * those of the store, less what has been credited meanwhile.
-   * Errors: INVALID_ARGUMENT, OUT_OF_RANGE (balance and what is coming pass 64 bits), UNAVAILABLE (the ledger cannot
+   * Balances and a page of movements, the newest first, with rewards on their way merged in: the tokens that the front end
+   * holds and those of the store, less what has been credited meanwhile.
+   * Errors: INVALID_ARGUMENT (also where `flow_after` is of no page of this user), OUT_OF_RANGE (balance and what is coming pass 64 bits), UNAVAILABLE (the ledger cannot
    * answer).
    */
   getWallet(
