@@ -42,9 +42,23 @@ struct Owned {
     far: FarTier,
     /// Whether the store is known to have no other far timers than these.
     is_claimed: Arc<AtomicBool>,
+    /// Whether other processes use the store as well.
+    is_shared: bool,
 }
 
 impl Owned {
+    /// A store that was emptied has forgotten whose far timers it has: it is told again.
+    async fn keep_claim(&self) {
+        if self.is_shared
+            && self.is_claimed.load(Relaxed)
+            && let Err(error) = claim(&*self.near, self.far.log_id()).await
+        {
+            // Where it has those of another log by now, nothing more is taken for it.
+            self.is_claimed.store(!matches!(error, StoreError::Unusable(_)), Relaxed);
+            tracing::warn!(%error, "the timers' store does not say that it has this process's far timers");
+        }
+    }
+
     /// Fails where the store has the far timers of another log, or does not say.
     async fn claim(&self) -> Result<(), StoreError> {
         if !self.is_claimed.load(Relaxed) {
@@ -61,7 +75,7 @@ impl FarSlots {
     /// # Panics
     /// Outside a tokio runtime.
     pub fn start(near: Arc<dyn SlotStore>, far: FarTier) -> Self {
-        Self::run(Owned { near, far, is_claimed: Arc::new(AtomicBool::new(true)) })
+        Self::run(Owned { near, far, is_claimed: Arc::new(AtomicBool::new(true)), is_shared: false })
     }
 
     /// The same for a store that other processes use as well. The store remembers for ever whose far timers it has: those
@@ -70,7 +84,7 @@ impl FarSlots {
     /// # Panics
     /// Outside a tokio runtime.
     pub fn start_shared(near: Arc<dyn SlotStore>, far: FarTier) -> Self {
-        Self::run(Owned { near, far, is_claimed: Arc::default() })
+        Self::run(Owned { near, far, is_claimed: Arc::default(), is_shared: true })
     }
 
     /// Asks the store whether it has no other far timers than these.
@@ -204,7 +218,9 @@ impl SlotStore for FarSlots {
     }
 
     async fn keep_names(&self, known: &[KnownName]) -> Result<Vec<NameKept>, StoreError> {
-        self.owned.near.keep_names(known).await
+        let kept = self.owned.near.keep_names(known).await?;
+        self.owned.keep_claim().await;
+        Ok(kept)
     }
 
     async fn add(&self, shard: Shard, batch: &[NewRecord]) -> Result<Vec<Added>, StoreError> {

@@ -135,10 +135,10 @@ declare_metrics! {
             pub store_errors: Count,
         }
         counter "windfall_scheduler_lost_names_total" ["outcome"]
-        "Times that the store had lost a name of a tenant or a target whose tasks this instance fires: `put_back`, under its number; `moved`, it has another number by now, and old tasks fire all the same; `taken`, another name has its number, and this instance fires nothing that lies under it" {
+        "Times that the store had lost a name of a tenant or a target whose tasks this instance fires: `put_back`, under its number; `moved`, it has a second number by now, and tasks under either fire; `taken`, another name has its number, and this instance fires nothing that lies under it" {
             /// Names that the store had lost, and has again.
             pub names_put_back: Count as "put_back",
-            /// Names that have another number by now.
+            /// Names that have a second number by now.
             pub names_moved: Count as "moved",
             /// Names whose number another name has.
             pub names_taken: Count as "taken",

@@ -18,10 +18,10 @@ fn names_that_the_store_has_lost_are_put_back_before_the_next_process_asks() {
     simulate(async {
         let world = two_tenants();
         let dispatcher = world.dispatcher("a");
-        sleep_ms(3_000).await;
+        sleep_ms(8_000).await;
         world.add("beta", 0..100, |_| 20_000).await;
         world.store.lose_names();
-        sleep_ms(3_000).await;
+        sleep_ms(8_000).await;
         // Whoever is first puts them back.
         assert!(dispatcher.stats().names_put_back.get() + world.timers.stats().names_put_back > 0);
         drop(dispatcher);
@@ -38,7 +38,7 @@ fn a_number_that_another_tenant_has_by_now_is_fired_for_nobody() {
     simulate(async {
         let world = two_tenants();
         let dispatcher = world.dispatcher("a");
-        sleep_ms(3_000).await;
+        sleep_ms(8_000).await;
         let acme = world.store.tenant("acme").await.unwrap();
         world.add("acme", 0..50, |_| 10_000).await;
         world.store.lose_names();
@@ -47,7 +47,7 @@ fn a_number_that_another_tenant_has_by_now_is_fired_for_nobody() {
         world.store.tenant("third").await.unwrap();
         assert!(world.store.tenant("acme").await.unwrap() > acme + 1);
         world.store.target(acme, "out").await.unwrap();
-        sleep_ms(4_000).await;
+        sleep_ms(8_000).await;
         assert!(dispatcher.stats().names_taken.get() > 0);
         assert!(world.timers.stats().names_taken > 0);
         // What is added from now on has the new number, and fires.
@@ -84,7 +84,7 @@ fn tasks_of_a_number_that_nobody_knew_fire_as_soon_as_somebody_puts_it_back() {
             "a".to_owned(),
             model::clock(),
         );
-        sleep_ms(5_000).await;
+        sleep_ms(8_000).await;
         assert_eq!(world.targets["beta"].distinct(), 0);
         let known =
             KnownName { tenant: (route.tenant, "beta".into()), target: Some((route.target, "out".into())) };

@@ -109,7 +109,9 @@ async fn keep_set(rules: LiveRules, rewards: RewardHandle, gate: BudgetsGate, pa
         let now = Arc::clone(&changes.borrow_and_update());
         let wanted = (now.budgets.clone(), now.total_caps());
         let done = match &applied {
-            Some((same, since)) if *same == wanted => note(&rewards, *since, &now).await,
+            Some((same, since)) if *same == wanted && *since <= now.version => {
+                note(&rewards, *since, &now).await
+            }
             _ => set(&rewards, &now).await,
         };
         match done {

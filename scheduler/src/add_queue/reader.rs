@@ -422,6 +422,10 @@ impl Reader {
         lane.failed(now);
         let is_ours =
             self.partitions.get(&waiting.at.partition).is_some_and(|own| own.epoch == waiting.at.epoch);
+        if is_ours && self.check_origin(&waiting.record).is_err() {
+            // Its key was destroyed while it was in a call.
+            return self.sort(waiting.at, waiting.record, Instant::now(), None);
+        }
         match self.lanes.get_mut(&shard) {
             Some(lane) if is_ours => lane.put_behind(waiting),
             _ => self.bytes -= waiting.record.len(),

@@ -14,8 +14,8 @@ use windfall_contract::broker::{Consumer, OpenError};
 use windfall_contract::due::{KnownName, NameKept, Route, Shard, StoreError};
 
 /// How often names are said to the store, and how many at a time.
-const KEEP_EVERY: Duration = Duration::from_secs(1);
-const KEPT_AT_ONCE: usize = 500;
+const KEEP_EVERY: Duration = Duration::from_secs(5);
+const KEPT_AT_ONCE: usize = 100;
 const ID_FILE: &str = "store-id";
 /// What a trouble with the store is called.
 const STORE: &str = "the store of the queue of adds";
@@ -34,13 +34,15 @@ fn group(id: u64) -> String {
 /// Learns what the store says, and reads all topics until it is to stop; begins anew where the store does not mean the same
 /// by its numbers any more.
 pub(super) async fn run(inner: Arc<Inner>, mut stop: watch::Receiver<bool>) {
+    let mut last_id = None;
     loop {
         let learnt = tokio::select! {
             biased;
             // A process that ends must not give a name to a store that was made anew meanwhile.
             () = stopped(&mut stop) => return,
-            learnt = learn(&inner) => Arc::new(learnt),
+            learnt = learn(&inner, last_id) => Arc::new(learnt),
         };
+        last_id = Some(learnt.id);
         let (end, ends) = watch::channel(false);
         let mut tasks = JoinSet::new();
         for topic in &inner.topics {
@@ -64,37 +66,46 @@ pub(super) async fn run(inner: Arc<Inner>, mut stop: watch::Receiver<bool>) {
     }
 }
 
-/// Says the names that are in use to the store again and again, so that it puts back what it has lost; returns when one of
-/// them has another number by now.
+/// Says the names that are in use, and the store's id, to the store again and again, so that it puts back what it has lost; returns
+/// when another name has one of the numbers by now, or the store another id. A name that has a second number keeps the one that is known
+/// here: marks of used keys lie under it.
 async fn keep_names(inner: &Inner, known: &Known) {
     let name = |((tenant, target), route): (&(String, String), &Route)| KnownName {
         tenant: (route.tenant, tenant.clone()),
         target: Some((route.target, target.clone())),
     };
     let names: Vec<KnownName> = known.routes.iter().map(name).collect();
-    loop {
-        for part in names.chunks(KEPT_AT_ONCE) {
-            tokio::time::sleep(KEEP_EVERY).await;
-            match inner.store.keep_names(part).await {
-                Ok(kept) if kept.iter().any(|kept| matches!(kept, NameKept::Moved | NameKept::Taken)) => {
-                    tracing::warn!(
-                        "the timers' store has other numbers for names that it had lost; they are learnt anew"
-                    );
-                    return;
-                }
-                Ok(_) => {}
-                Err(error) => tracing::debug!(%error, "names could not be kept now"),
+    for nth in 0_usize.. {
+        tokio::time::sleep(KEEP_EVERY).await;
+        match inner.store.queue_id(Some(known.id)).await {
+            Ok(Some(id)) if id != known.id => {
+                tracing::warn!(
+                    "the timers' store had lost its id, and has another one by now; it is learnt anew"
+                );
+                return;
             }
+            Ok(_) => {}
+            Err(error) => tracing::debug!(%error, "the id of the timers' store could not be kept now"),
         }
-        if names.is_empty() {
-            std::future::pending::<()>().await;
+        let parts = names.len().div_ceil(KEPT_AT_ONCE).max(1);
+        let Some(part) = names.chunks(KEPT_AT_ONCE).nth(nth % parts) else { continue };
+        match inner.store.keep_names(part).await {
+            Ok(kept) if kept.contains(&NameKept::Taken) => {
+                tracing::warn!(
+                    "the timers' store has given numbers of names that it had lost to others; they are learnt anew"
+                );
+                return;
+            }
+            Ok(_) => {}
+            Err(error) => tracing::debug!(%error, "names could not be kept now"),
         }
     }
 }
 
-async fn learn(inner: &Arc<Inner>) -> Known {
+/// With the id that the store had, where it is known: a store that has lost it is the same one.
+async fn learn(inner: &Arc<Inner>, last_id: Option<u64>) -> Known {
     loop {
-        match learn_once(inner).await {
+        match learn_once(inner, last_id).await {
             Ok(known) => {
                 inner.is_troubled(STORE, None);
                 return known;
@@ -107,8 +118,8 @@ async fn learn(inner: &Arc<Inner>) -> Known {
     }
 }
 
-async fn learn_once(inner: &Arc<Inner>) -> Result<Known, String> {
-    let fresh = getrandom::u64().map_err(|error| error.to_string())?;
+async fn learn_once(inner: &Arc<Inner>, last_id: Option<u64>) -> Result<Known, String> {
+    let fresh = last_id.map_or_else(getrandom::u64, Ok).map_err(|error| error.to_string())?;
     let said = |error: StoreError| error.to_string();
     let id = inner.store.queue_id(Some(fresh)).await.map_err(said)?;
     let id = id.ok_or("it does not say its id")?;

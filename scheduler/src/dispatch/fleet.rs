@@ -19,6 +19,8 @@ const RESTART_PAUSE_MIN: Duration = Duration::from_millis(100);
 const RESTART_PAUSE_MAX: Duration = Duration::from_secs(5);
 /// A part that has run for so long without a panic is restarted without a pause of note.
 const WELL_AFTER: Duration = Duration::from_secs(60);
+/// Names are kept with each fifth beat.
+const BEATS_PER_KEEP: u64 = 5;
 /// How long an instance that leaves counts as alive still: others take its shards at once.
 const LEAVING_TTL_MS: u64 = 1;
 
@@ -55,6 +57,8 @@ struct Fleet {
     shared: Arc<Shared>,
     health: Arc<Health>,
     living: Vec<String>,
+    /// How often the store was there for this run.
+    beats: u64,
     firing: JoinSet<Result<(), String>>,
     owners: JoinSet<(Shard, Result<Left, String>)>,
     running: BTreeMap<Shard, Running>,
@@ -76,6 +80,7 @@ impl Fleet {
             shared,
             health,
             living: Vec::new(),
+            beats: 0,
             firing,
             owners: JoinSet::new(),
             running: BTreeMap::new(),
@@ -100,12 +105,28 @@ impl Fleet {
                 _ = ticks.tick() => {
                     let is_there = self.beat().await;
                     self.balance();
-                    if is_there && let Err(error) = self.shared.keep_names().await {
-                        tracing::debug!(%error, "names could not be kept now");
+                    if is_there {
+                        self.keep_names().await;
                     }
                 }
             }
         }
+    }
+
+    /// Keeps names with each fifth beat: the first time only when processes that ran before this one have put back what the store
+    /// may have lost, and never for so long that the next beat comes late.
+    async fn keep_names(&mut self) {
+        self.beats += 1;
+        if !self.beats.is_multiple_of(BEATS_PER_KEEP) {
+            return;
+        }
+        let most = Duration::from_millis(self.shared.options.lease_ttl_ms) / 4;
+        match tokio::time::timeout(most, self.shared.keep_names()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::debug!(%error, "names could not be kept now"),
+            Err(_) => tracing::debug!("names could not be kept in time"),
+        }
+        self.shared.outdate_withheld();
     }
 
     /// Says whether the store has answered.

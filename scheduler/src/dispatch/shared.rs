@@ -128,7 +128,15 @@ impl Shared {
         Ok(info)
     }
 
-    /// Keeps the names of all targets in the store, and lets owners begin anew with what stands for something else by now.
+    /// Lets owners begin anew with routes by whose numbers somebody else is known by now. To be called after [`Shared::keep_names`] however
+    /// it has ended, also when it was given up: a part of the names was said then.
+    pub fn outdate_withheld(&self) {
+        let lanes: Vec<Route> = self.lanes.read().by_route.keys().copied().collect();
+        let withheld = lanes.into_iter().filter(|route| self.names.is_withheld(*route));
+        withheld.for_each(|route| self.outdate(route));
+    }
+
+    /// Keeps the names of all targets in the store, and looks unknown ones up again.
     ///
     /// # Errors
     /// [`StoreError`]; it is to be done again in a moment anyway.
@@ -137,11 +145,6 @@ impl Shared {
         self.stats.names_put_back.add(kept.put_back);
         self.stats.names_moved.add(kept.moved);
         self.stats.names_taken.add(kept.taken);
-        if kept.taken > 0 {
-            let lanes: Vec<Route> = self.lanes.read().by_route.keys().copied().collect();
-            let withheld = lanes.into_iter().filter(|route| self.names.is_withheld(*route));
-            withheld.for_each(|route| self.outdate(route));
-        }
         self.asked(self.names.learn(&self.tenants, ASKED_AT_ONCE)).await?;
         self.look_again().await
     }

@@ -31,7 +31,7 @@ use windfall_contract::due::{
 };
 
 /// How often the names that are in use are said to the store.
-const KEEP_NAMES_EVERY: Duration = Duration::from_secs(1);
+const KEEP_NAMES_EVERY: Duration = Duration::from_secs(5);
 
 /// Adds, moves, cancels and finds tasks. Clones share one.
 #[derive(Clone)]

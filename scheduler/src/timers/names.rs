@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use windfall_contract::due::{KnownName, NameKept, Route, SlotStore, StoreError};
 
 /// Names that one call says to the store: with more names, each has its turn.
-const KEPT_AT_ONCE: usize = 500;
+const KEPT_AT_ONCE: usize = 100;
 
 /// A cache of numbers and names.
 pub(crate) struct Names {
@@ -23,6 +23,8 @@ pub(crate) struct Names {
     routes: RwLock<HashMap<Route, TenantAndTarget>>,
     /// Numbers that other names have by now: of tenants, and of targets.
     withheld: RwLock<HashSet<(u16, Option<u16>)>>,
+    /// Names that the store has under another number as well.
+    moved: RwLock<BTreeSet<KnownName>>,
     /// Where the next call goes on that says names to the store.
     next: AtomicUsize,
 }
@@ -48,6 +50,7 @@ impl Names {
             targets: RwLock::default(),
             routes: RwLock::default(),
             withheld: RwLock::default(),
+            moved: RwLock::default(),
             next: AtomicUsize::new(0),
         }
     }
@@ -176,8 +179,9 @@ impl Names {
         match answer {
             NameKept::Same => {}
             NameKept::PutBack => kept.put_back += 1,
-            // What lies under the old number still fires: the store knows whose it is.
-            NameKept::Moved => kept.moved += u64::from(self.forget(name)),
+            // What lies under either number fires, for the store knows whose it is. This process goes on with the one that it knows:
+            // under the other one it would find none of the tasks that it has added, to cancel them or to tell that a key was used.
+            NameKept::Moved => kept.moved += u64::from(self.moved.write().insert(name.clone())),
             NameKept::Taken => {
                 self.forget(name);
                 self.withhold(name);
@@ -193,19 +197,23 @@ impl Names {
         }
     }
 
-    /// Lets a name be asked for again when it is needed. Says whether its number was in use for new tasks.
-    fn forget(&self, KnownName { tenant: (number, tenant), target }: &KnownName) -> bool {
+    /// Lets a name be asked for again when it is needed.
+    fn forget(&self, KnownName { tenant: (number, tenant), target }: &KnownName) {
         match target {
             Some((of_target, target)) => {
                 let mut targets = self.targets.write();
                 let key = (*number, target.clone());
-                targets.get(&key) == Some(of_target) && targets.remove(&key).is_some()
+                if targets.get(&key) == Some(of_target) {
+                    targets.remove(&key);
+                }
             }
             None => {
                 let mut tenants = self.tenants.write();
-                let was_used = tenants.get(tenant) == Some(number) && tenants.remove(tenant).is_some();
+                if tenants.get(tenant) == Some(number) {
+                    tenants.remove(tenant);
+                }
+                drop(tenants);
                 self.targets.write().retain(|(of, _), _| of != number);
-                was_used
             }
         }
     }

@@ -55,10 +55,10 @@ declare_metrics! {
             pub flush_errors: u64,
         }
         counter "windfall_scheduler_lost_names_of_adds_total" ["outcome"]
-        "Times that the store had lost a name of a tenant or a target under whose number this process adds tasks: `put_back`, under its number; `moved`, it has another number by now, which is used; `taken`, another name has its number, and it has a new one" {
+        "Times that the store had lost a name of a tenant or a target under whose number this process adds tasks: `put_back`, under its number; `moved`, it has a second number by now, which this process does not use; `taken`, another name has its number, and it has a new one" {
             /// Names that the store had lost, and has again.
             pub names_put_back: u64 as "put_back",
-            /// Names that have another number by now.
+            /// Names that have a second number by now.
             pub names_moved: u64 as "moved",
             /// Names whose number another name has.
             pub names_taken: u64 as "taken",
