@@ -188,6 +188,23 @@ pub(crate) trait StatementReads {
     fn withdrawals(&self, keys: &[String]) -> Result<Vec<StoredWithdrawal>, LedgerError>;
 }
 
+/// Whether a transfer is in a user's account, among the [`STATEMENT_SKIP_MAX`] newest ones: what each line leads to is the user's.
+fn is_in_chain(read: &dyn Read, user_id: i64, asset: i64, wanted: i64) -> Result<bool, LedgerError> {
+    let ends = read.accounts(user_id)?;
+    let mut next = ends.iter().find(|end| end.asset == asset).map_or(0, |end| end.last);
+    let mut passed = 0;
+    while next != 0 && passed < STATEMENT_SKIP_MAX {
+        let rows = read.chain(asset, next, AHEAD_MAX)?;
+        let Some(last) = rows.last() else { return Ok(false) };
+        if rows.iter().any(|row| row.id == wanted) {
+            return Ok(true);
+        }
+        next = last.prev;
+        passed += rows.len();
+    }
+    Ok(next == wanted && next != 0)
+}
+
 /// An account, as far as it was walked.
 struct Track {
     place: Place,
@@ -266,7 +283,11 @@ impl<'r> Walk<'r> {
         let is_of_user = match (standing, found) {
             (Standing::AskItsOrder, Some(row)) if !track.is_known => {
                 let orders = self.read.orders_of_number(number_of(&row.reference))?;
-                orders.iter().any(|order| order.key == row.reference && order.user_id == self.user_id)
+                match orders.iter().find(|order| order.key == row.reference) {
+                    Some(order) => order.user_id == self.user_id,
+                    // It was detached.
+                    None => is_in_chain(self.read, self.user_id, asset, next)?,
+                }
             }
             (standing, _) => standing != Standing::No,
         };
@@ -396,7 +417,8 @@ impl LedgerReader {
     /// be read, and no cursor follows them.
     ///
     /// # Errors
-    /// [`LedgerError::Invalid`] where the cursor is not one of this user; all others.
+    /// [`LedgerError::Invalid`] where the cursor is not one of this user, or leads to a line that a payer paid for an order that was
+    /// detached, behind more than [`STATEMENT_SKIP_MAX`] newer ones of its bonus type; all others.
     pub fn flow_page(
         &self,
         user_id: i64,

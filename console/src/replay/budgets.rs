@@ -2,7 +2,7 @@
 //!
 //! The model knows how many events of a type pass, and neither their amounts nor their activities. So an event of a type is taken
 //! to go on taking from each budget what it took in the last hour on average: what the budget was used by, over the events of the
-//! type that were credited. A budget over all types is left out, because nobody knows which type used it.
+//! type that passed, whether they were credited or archived. A budget over all types is left out, because nobody knows which type used it.
 
 use super::{Outcome, Traffic};
 use crate::forecast::Pace;
@@ -11,8 +11,8 @@ use windfall_contract::rules::Rules;
 
 /// What stands for all activities, scenes or types in a budget's name.
 const ALL: &str = "*";
-/// The fewest credited events of which a mean is told.
-const CREDITED_MIN: f64 = 1.0;
+/// The fewest events of which a mean is told.
+const PASSED_MIN: f64 = 1.0;
 
 /// When a budget would end, at the pace at which the model lets events of its type pass in the hour.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -41,15 +41,15 @@ pub(crate) fn ends(
     wanted: Replayed<'_>,
 ) -> Vec<Ends> {
     let one = |pace: &Pace| {
-        let credited = traffic.credited.get(&pace.bonus_type).copied().unwrap_or_default();
+        let passed_before = traffic.passed.get(&pace.bonus_type).copied().unwrap_or_default();
         let used_per_s = pace.used_per_s().filter(|used_per_s| *used_per_s > 0.0)?;
-        if pace.bonus_type == ALL || credited < CREDITED_MIN {
+        if pace.bonus_type == ALL || passed_before < PASSED_MIN {
             return None;
         }
         let (total, wanted_total) = (total_of(in_force.rules, pace)?, total_of(wanted.rules, pace)?);
-        // The pace under some rules: what passes under them instead of what was credited.
+        // The pace under some rules: what passes under them instead of what passed.
         let after_s = |passed: f64, left: f64| {
-            let pace = used_per_s * passed / credited;
+            let pace = used_per_s * passed / passed_before;
             (pace > 0.0).then(|| left.max(0.0) / pace)
         };
         Some(Ends {
@@ -98,7 +98,7 @@ mod tests {
 
     const RULES: &str = include_str!("../../../config/samples/rules.toml");
 
-    /// A hundred seconds in which ten events of cash come each second and are credited, each for 5.
+    /// A hundred seconds in which ten events of cash come each second and pass, and take 50 from the budget, however many of them.
     fn hundred_seconds(activity: &str, scene: &str, bonus_type: &str) -> (Traffic, Vec<Pace>) {
         let flow = Flow::default();
         for second in 0..=100_u64 {
@@ -113,7 +113,7 @@ mod tests {
         let traffic = Traffic {
             at_s: (0..=100_u16).map(f64::from).collect(),
             came: [("cash".to_owned(), came)].into(),
-            credited: [("cash".to_owned(), 1_000.0)].into(),
+            passed: [("cash".to_owned(), 1_000.0)].into(),
             ..Traffic::default()
         };
         (traffic, Forecast::of(&flow).budgets)
@@ -174,7 +174,7 @@ mod tests {
         let (traffic, paces) = hundred_seconds("a", "s", "cash");
         let outcomes = replay(&traffic, &wanted.limits);
         let one = Replayed { rules: &wanted, outcomes: &outcomes };
-        let nothing_credited = Traffic { credited: BTreeMap::new(), ..traffic };
-        assert!(ends(&nothing_credited, &paces, one, one).is_empty());
+        let nothing_passed = Traffic { passed: BTreeMap::new(), ..traffic };
+        assert!(ends(&nothing_passed, &paces, one, one).is_empty());
     }
 }

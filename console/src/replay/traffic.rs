@@ -15,8 +15,6 @@ const LANE: &str = "windfall_lane_events";
 const FINISHED: &str = "windfall_lane_finished_events_total";
 /// The outcome of an event that comes again.
 const REQUEUED: &str = "requeued";
-/// The outcome of an event that takes from budgets.
-const CREDITED: &str = "credited";
 
 /// The metrics by which traffic is worked out.
 pub(crate) const METRICS: [&str; 5] = [LAG, RECORDS, EVENTS, LANE, FINISHED];
@@ -33,8 +31,8 @@ pub(crate) struct Traffic {
     pub(crate) at_s: Vec<f64>,
     /// Of each type, what had come by each sample, summed. What waited at the first one is in it, as if it had come then.
     pub(crate) came: BTreeMap<String, Vec<f64>>,
-    /// Of each type, the events that were credited.
-    pub(crate) credited: BTreeMap<String, f64>,
+    /// Of each type, the events that left for good: credited or archived.
+    pub(crate) passed: BTreeMap<String, f64>,
     /// The records that wait at the end in topics of which nobody knows whose they are, or how many events: nothing was fetched there.
     pub(crate) unknown: BTreeMap<String, f64>,
 }
@@ -54,8 +52,6 @@ struct Type {
     finished: Vec<f64>,
     /// What was requeued, summed.
     requeued: Vec<f64>,
-    /// The events that were credited, which are among those that have left for good.
-    credited: f64,
 }
 
 impl Traffic {
@@ -63,10 +59,10 @@ impl Traffic {
         let first = recorded.at_ms.first().copied().unwrap_or_default();
         let at_s: Vec<f64> = recorded.at_ms.iter().map(|at| seconds(at.saturating_sub(first))).collect();
         let (mut came, mut unknown): (BTreeMap<String, Vec<f64>>, _) = (BTreeMap::new(), BTreeMap::new());
-        let mut credited: BTreeMap<String, f64> = BTreeMap::new();
+        let mut passed: BTreeMap<String, f64> = BTreeMap::new();
         for (name, topic) in topics(recorded, &at_s) {
             for (name, own) in &topic.types {
-                *credited.entry(name.clone()).or_default() += own.credited;
+                *passed.entry(name.clone()).or_default() += last(&own.finished);
             }
             let (arrivals, unknown_records) = topic.arrivals(&at_s);
             if unknown_records >= 1.0 {
@@ -78,7 +74,7 @@ impl Traffic {
             }
         }
         came.retain(|_, all| all.last().is_some_and(|all| *all >= 1.0));
-        Self { at_s, came, credited, unknown }
+        Self { at_s, came, passed, unknown }
     }
 }
 
@@ -97,9 +93,6 @@ fn topics(recorded: &Recorded, at_s: &[f64]) -> BTreeMap<String, Topic> {
                 let own = topic.types.entry(of_type()).or_default();
                 let outcome = line.labels.get("outcome").map_or("", String::as_str);
                 let summed = summed(&line.values, at_s);
-                if outcome == CREDITED {
-                    own.credited += last(&summed);
-                }
                 let sums = if outcome == REQUEUED { &mut own.requeued } else { &mut own.finished };
                 sums.resize(at_s.len(), 0.0);
                 sums.iter_mut().zip(summed).for_each(|(all, sum)| *all += sum);
@@ -250,7 +243,7 @@ mod tests {
         assert_eq!(found.at_s, [0.0, 1.0, 2.0, 3.0]);
         // 4 waited; 11 came and went; 21 came, of which 10 wait; 20 came and went.
         assert_eq!(found.came["cash"], [4.0, 15.0, 36.0, 56.0]);
-        assert_eq!(found.credited["cash"], 40.0);
+        assert_eq!(found.passed["cash"], 42.0);
     }
 
     #[test]

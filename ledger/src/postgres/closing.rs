@@ -7,7 +7,7 @@
 //! whenever an order of it comes. While nothing is closed there is no trigger, and nothing costs anything.
 
 use super::budget_keys::{cell, text};
-use super::chain::{self, SYSTEM};
+use super::chain::SYSTEM;
 use super::link::Link;
 use super::places::{Place, end};
 use super::position;
@@ -124,6 +124,7 @@ const BUDGETS: &str = "INSERT INTO detached_budgets (program, place, orders, cre
     JOIN programs p ON p.id = w.program AND p.activity = $5 JOIN closed_activities c ON c.activity = p.activity";
 const CLOSED_AT: &str = "SELECT place FROM closed_activities WHERE activity = $1";
 const IS_AUDITED: &str = "SELECT to_regclass('audit_position') IS NOT NULL";
+const SEALED: &str = "SELECT to_at, coalesce(system, 0) FROM seals ORDER BY id DESC LIMIT 1";
 /// Whoever moves the auditor's position, or sets it back, waits until this transaction has ended.
 const AUDITED: &str = "SELECT at, cluster FROM audit_position FOR SHARE";
 const BETWEEN: &str =
@@ -246,6 +247,15 @@ fn audited(session: &Session, cluster: i64) -> Result<i64, LedgerError> {
     Ok(if known != 0 && cluster != 0 && known != cluster { i64::MIN } else { at })
 }
 
+/// Where the last seal ends; below everything where there is none, or it is of another cluster, whose places say nothing about this
+/// one's.
+fn sealed(session: &Session, cluster: i64) -> Result<i64, LedgerError> {
+    let rows = session.query(SEALED, &[])?;
+    let Some(row) = rows.first() else { return Ok(i64::MIN) };
+    let (to, known): (i64, i64) = (cell(row, 0)?, cell(row, 1)?);
+    Ok(if known != 0 && cluster != 0 && known != cluster { i64::MIN } else { to })
+}
+
 /// What stands in the way of detaching the orders of this closed activity. Seals are only ever appended, so nothing holds the last one.
 fn unproven(
     session: &Session,
@@ -258,11 +268,7 @@ fn unproven(
     let behind =
         |from: i64| number_of(session, BETWEEN, &[&from, &place, &COUNTED_MAX]).map(i64::unsigned_abs);
     let unread = if which.accept_unaudited { 0 } else { behind(audited(session, cluster)?)? };
-    let unsealed = if which.accept_unsealed {
-        0
-    } else {
-        behind(chain::last_seal(session)?.map_or(i64::MIN, |last| last.to_at))?
-    };
+    let unsealed = if which.accept_unsealed { 0 } else { behind(sealed(session, cluster)?)? };
     Ok(Unproven { unread, unsealed })
 }
 

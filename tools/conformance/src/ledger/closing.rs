@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use windfall_contract::accounts::{Reason, Status};
 use windfall_ledger::{
     Attempt, BudgetSet, Close, Closed, Detach, DetachBegun, DetachedBudget, Ledger, LedgerError,
-    LedgerReader, Order, OrderOutcome, OrderRow, Reopened, TransferRow, Unproven,
+    LedgerReader, Order, OrderOutcome, OrderRow, Reopened, StatementFrom, TransferRow, Unproven,
 };
 
 const SHUT: OrderOutcome = OrderOutcome::Rejected(Reason::ActivityClosed);
@@ -286,11 +286,39 @@ pub(super) fn rows_and_orders_go(place: &dyn Place) -> Outcome {
     assert_eq!(ledger.apply(&autumn[..2])?, [OrderOutcome::AlreadyCredited; 2]);
     assert_eq!((ledger.balance(1, "cash")?, ledger.balance(2_500, "cash")?), (6, 6));
     assert_eq!(ledger.flow(1, 9)?.len(), 3, "a statement is as it was: transfers stay");
+    pages_lead_past_what_was_detached(place, &mut ledger)?;
     let [closed] = &place.reader()?.closed_activities()?[..] else { panic!("one is closed") };
     let detached = closed.detached.clone().ok_or("it is detached")?;
     assert_eq!((detached.orders, detached.done_ms), (rows.len() as u64, Some(9_000)));
     assert!(place.reader()?.orders()?.collect::<Result<Vec<_>, _>>()?.iter().all(|line| line.credits <= 1));
     clean(place)
+}
+
+/// A cursor that stands at a line whose order has gone stays good for its user, and leads nobody else there.
+fn pages_lead_past_what_was_detached(place: &dyn Place, ledger: &mut Ledger) -> Outcome {
+    let late = |order| Order { activity: "autumn", time_ms: 3_000, ..order };
+    ledger.apply(&[late(order("late", 1, 3)), late(Order { bonus_type: "badge", ..order("own", 2, 1) })])?;
+    let reader = place.reader()?;
+    let all = reader.statement(1, StatementFrom::Newest, 9)?.lines;
+    assert_eq!(all.len(), 4);
+    let badge = all.iter().find(|one| one.line.bonus_type == "badge").ok_or("the badge")?.line.transfer;
+    let mut page = reader.statement(1, StatementFrom::Newest, 1)?;
+    let first = page.next.as_ref().ok_or("more lines follow")?.to_string();
+    let mut lines = page.lines;
+    while let Some(cursor) = page.next {
+        page = reader.statement(1, StatementFrom::After(&cursor), 1)?;
+        lines.extend(page.lines);
+    }
+    assert_eq!(lines, all);
+    let is_there = format!(":{badge}:");
+    let stands_at = first
+        .split(['/', ','])
+        .find(|one| one.contains(&is_there))
+        .ok_or("the cursor stands at the badge")?;
+    let invented = format!("2/{stands_at}").parse()?;
+    let refused = reader.statement(2, StatementFrom::After(&invented), 1);
+    assert!(matches!(refused, Err(LedgerError::Invalid(_))), "{refused:?}");
+    Ok(())
 }
 
 /// The auditor takes what paid an order that was detached as right. So it has to have compared it before, and a seal has to cover it.
