@@ -38,9 +38,9 @@ user() { # NAME PASSWORD ROLE…
     shift 2
     # The password goes by standard input: a command line is for everybody on the machine to read.
     if is_there user "$name"; then
-        [ -z "$password" ] || printf '%s\n' "$password" | etcd user passwd "$name" --interactive=false
+        [ -z "$password" ] || etcd user passwd "$name" --interactive=false <<<"$password"
     elif [ -n "$password" ] || [ -n "$DRY_RUN" ]; then
-        printf '%s\n' "$password" | etcd user add "$name" --interactive=false
+        etcd user add "$name" --interactive=false <<<"$password"
     else
         return 0
     fi
