@@ -193,7 +193,7 @@ pub(super) fn held_by_time(place: &dyn Place) -> Outcome {
         ("d", 1, 1_000),
         ("c", 2, 3_000),
         ("x", 1, 2_000),
-        ("x", 2, 2_000),
+        ("y", 2, 2_000),
         ("a/b", 2, 1_500),
         ("paid", 1, 1_200),
     ] {
@@ -218,7 +218,7 @@ pub(super) fn held_by_time(place: &dyn Place) -> Outcome {
             which.after = Some(next);
         }
     };
-    let oldest = [("d", 1), ("a/b", 2), ("x", 1), ("x", 2), ("c", 2)];
+    let oldest = [("d", 1), ("a/b", 2), ("x", 1), ("y", 2), ("c", 2)];
     let oldest: Vec<(String, i64)> = oldest.into_iter().map(|(id, user)| (id.to_owned(), user)).collect();
     let newest: Vec<(String, i64)> = oldest.iter().rev().cloned().collect();
     for limit in [1, 2, 5, 100] {
