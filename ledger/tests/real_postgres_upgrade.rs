@@ -139,7 +139,8 @@ fn cash(id: &str, user_id: i64, amount: i64) -> Withdrawal {
 
 /// These ask for the journal's own (seals, settlement accounts, statements, and acts), or that an order counts within its activity, and a
 /// withdrawal within its user.
-const NEED_MORE: [&str; 42] = [
+const NEED_MORE: [&str; 43] = [
+    "the pages of a wallet's movements are the statement's lines",
     "a statement's pages hold each line once, with the balance after it",
     "a cursor of a statement leads to the same lines, whatever comes later",
     "a cursor that a caller has made up leads to the user's own lines alone",
