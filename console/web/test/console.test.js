@@ -1059,16 +1059,16 @@ test("a console of its own shows the fleet, calls it, and names what is away", a
 /** The texts of the page by their keys, in the languages as the source has them. */
 async function words() {
   const source = await readFile(new URL("../src/i18n.ts", import.meta.url), "utf8");
-  const table = (from, to) => {
-    const part = source.slice(source.indexOf(from), source.indexOf(to));
-    return new Map([...part.matchAll(/^ {2}"([^"]+)":\s+"((?:[^"\\]|\\.)*)",$/gm)].map(([, key, text]) => [key, text]));
-  };
-  return { en: table("const en = {", "export type Word"), zh: table("const zh:", "let lang") };
+  const found = [...source.matchAll(/^ {2}"([^"]+)": \["((?:[^"\\]|\\.)*)", "((?:[^"\\]|\\.)*)"\],$/gm)];
+  assert.equal(found.length, [...source.matchAll(/^ {2}"/gm)].length, "each word is read");
+  const table = (nth) => new Map(found.map((one) => [one[1], one[nth]]));
+  return { en: table(2), zh: table(3) };
 }
 
 test("every word is there in Chinese", async () => {
   const { en, zh } = await words();
   assert.ok(en.size > 200);
+  assert.ok([...zh.values()].every((text) => text !== ""));
   assert.deepEqual([...zh.keys()].sort(), [...en.keys()].sort());
   const { page, close } = await open();
   await page.getByLabel("Language").selectOption("zh");

@@ -172,7 +172,7 @@ function State({ act }: { act: Act }) {
 
 /** Whose money, how much of it, of which type: what every confirmation repeats. */
 function sum({ user, amount, type }: Subject): string {
-  return amount === "" ? t("act.sumUser", { user }) : t("act.sum", { amount: whole(amount), type, user });
+  return amount === "" ? t("user.named", { user }) : t("act.sum", { amount: whole(amount), type, user });
 }
 
 function Means({ sort, subject }: { sort: Sort; subject: Subject }) {

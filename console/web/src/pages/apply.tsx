@@ -139,7 +139,7 @@ export function Apply(props: {
       {isForSome && <WishFields wish={wish} processes={props.status?.processes ?? []} onChange={setWish} />}
       {tried.value?.ok && <Note level="good">{t("try.would", { names: tried.value.processes.join(", ") })}</Note>}
       {tried.value && !tried.value.ok && <Problems checked={tried.value} />}
-      <Field label={t("rul.why")} hint={t("rul.whyHint")} value={why} onInput={setWhy} isRequired max={1000} size="wide" />
+      <Field label={t("col.why")} hint={t("rul.whyHint")} value={why} onInput={setWhy} isRequired max={1000} size="wide" />
       <Field label={t("arc.actor")} value={actor} onInput={setActor} max={64} size="wide" />
       {failed && <Note level="bad">{failed}</Note>}
       <Failed of={doing} lost={lost} />

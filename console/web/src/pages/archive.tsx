@@ -111,7 +111,7 @@ export function ArchivePage({ query }: { query: URLSearchParams }) {
   const next = listed.value?.next_after ?? "0";
   return (
     <Page
-      title={t("arc.title")}
+      title={t("nav.archive")}
       lead={t("arc.lead")}
       actions={
         <button type="button" onClick={listed.reload}>
@@ -151,7 +151,7 @@ export function ArchivePage({ query }: { query: URLSearchParams }) {
           {() => (
             <>
               <Table
-                label={t("arc.title")}
+                label={t("nav.archive")}
                 rows={entries}
                 rowKey={(entry) => entry.id}
                 columns={[

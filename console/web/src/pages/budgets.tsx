@@ -69,7 +69,7 @@ export function BudgetsPage() {
   const share = (line: Line, part: string) => (Number(line.total) > 0 ? Number(part) / Number(line.total) : 0);
   return (
     <Page
-      title={t("bud.title")}
+      title={t("nav.budgets")}
       lead={t("bud.lead")}
       actions={
         <button type="button" onClick={listed.reload}>
@@ -90,7 +90,7 @@ export function BudgetsPage() {
                 {why !== null && <Note level="warn">{t("bud.noPace", { why })}</Note>}
                 {paces?.is_cut && <Note level="warn">{t("bud.cut", { n: paces.budgets.length })}</Note>}
                 <Table
-                  label={t("bud.title")}
+                  label={t("nav.budgets")}
                   rows={budgets}
                   rowKey={(line) => `${line.activity}/${line.scene}/${line.bonus_type}`}
                   columns={[

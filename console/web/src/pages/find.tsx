@@ -19,6 +19,8 @@ interface Wrong {
 const NOTHING_WRONG: Wrong = { order: null, activity: null, user: null, token: null };
 const STATES = ["CREDITED", "RESERVED", "REJECTED"];
 const VERDICTS = ["VALID", "UNKNOWN", "ILLEGAL", "UNAVAILABLE", "NO_USER", "NO_ROLE"];
+/** The verdicts by which nobody has seen what is in the token. */
+const OPENED_ELSEWHERE = ["UNKNOWN", "NO_USER", "NO_ROLE"];
 
 export function FindPage({ query, user }: { query: URLSearchParams; user: Who }) {
   const [order, setOrder] = useState(query.get("order") ?? "");
@@ -56,7 +58,7 @@ export function FindPage({ query, user }: { query: URLSearchParams; user: Who })
   }, []);
   const isEmpty = [order, number, token].every((one) => one.trim() === "");
   return (
-    <Page title={t("fnd.title")} lead={`${t("fnd.lead")} ${t("fnd.tokenNeeds")}`}>
+    <Page title={t("nav.find")} lead={`${t("fnd.lead")} ${t("fnd.is.NO_USER")}`}>
       <Card>
         <form
           class="filters"
@@ -133,7 +135,8 @@ function TokenCard({ judged, user }: { judged: Judged; user: string }) {
   return (
     <Card title={t("fnd.verdict")}>
       <Note level={verdict === "VALID" ? "good" : "warn"}>
-        {VERDICTS.includes(verdict) ? t(`fnd.is.${verdict}` as Word, { user }) : plain(verdict, "")}
+        {VERDICTS.includes(verdict) ? t(`fnd.is.${verdict}` as Word, { user }) : plain(verdict, "")}{" "}
+        {OPENED_ELSEWHERE.includes(verdict) && t("fnd.opens")}
       </Note>
       {content && (
         <dl class="facts pad">

@@ -63,7 +63,7 @@ export function FlowPage({ sample, theme, at }: { sample: Sample | null; theme: 
     card?.focus({ preventScroll: true });
   }, [at, isThere]);
   return (
-    <Page title={t("flow.title")} lead={t("flow.lead")}>
+    <Page title={t("nav.flow")} lead={t("flow.lead")}>
       {!sample && <p class="muted pad">{t("state.loading")}</p>}
       {sample && (
         <>
@@ -135,7 +135,7 @@ function Stages({ sample }: { sample: Sample }) {
   const open = sample.max("windfall_reserved_orders") + sample.max("windfall_held_withdrawals");
   const perS = (value: number) => t("flow.perS", { n: short(value) });
   return (
-    <ol class="stages" aria-label={t("flow.title")}>
+    <ol class="stages" aria-label={t("nav.flow")}>
       <Stage
         to="#/flow?at=senders"
         id="at-senders"
@@ -327,7 +327,7 @@ function Payers({ sample }: { sample: Sample }) {
         rows={rows}
         rowKey={(row) => row.name}
         columns={[
-          { head: t("pay.connector"), cell: (row) => row.name },
+          { head: t("col.payer"), cell: (row) => row.name },
           {
             head: t("pay.answers"),
             cell: (row) => (

@@ -44,7 +44,7 @@ export function HeldPage({ user }: { user: Who }) {
   const [releasing, setReleasing] = useState<Reserved | null>(null);
   return (
     <Page
-      title={t("held.title")}
+      title={t("nav.held")}
       lead={t("held.lead")}
       actions={
         <button
@@ -121,11 +121,11 @@ export function HeldPage({ user }: { user: Who }) {
                   { head: t("col.time"), cell: (one) => when(one.held_ms), isMinor: true },
                   { head: t("col.payer"), cell: (one) => one.payer },
                   {
-                    head: t("user.acts"),
+                    head: t("act.list"),
                     cell: (one) =>
                       one.payer === FRONT_END ? (
-                        <a href="#/payouts" aria-label={`${t("held.acknowledge")} ${one.withdrawal_id}`}>
-                          {t("held.acknowledge")}
+                        <a href="#/payouts" aria-label={`${t("pout.acknowledge")} ${one.withdrawal_id}`}>
+                          {t("pout.acknowledge")}
                         </a>
                       ) : (
                         mayPropose && (

@@ -22,7 +22,7 @@ interface Mark {
 
 export function InstancesPage({ sample, user }: { sample: Sample | null; user: Who }) {
   return (
-    <Page title={t("ins.title")} lead={t("ins.lead")}>
+    <Page title={t("nav.instances")} lead={t("ins.lead")}>
       <Card title={t("ins.console")}>
         <Table
           label={t("ins.console")}

@@ -64,7 +64,7 @@ export function PayoutsPage({ user }: { user: Who }) {
   const listed = useLoaded(() => (maySee ? all(mayPayOut, age) : Promise.resolve({ payouts: [], isCut: false })), maySee, mayPayOut, age);
   return (
     <Page
-      title={t("pout.title")}
+      title={t("nav.payouts")}
       lead={t("pout.lead")}
       actions={
         maySee && (
@@ -165,7 +165,7 @@ function Acknowledge({ payout, onClose, onLate }: { payout: Payout; onClose: () 
   const amount = whole(payout.amount);
   const said = ({ is_new }: { is_new: boolean }): Said => ({
     level: is_new ? "good" : "warn",
-    text: t(is_new ? "pout.done" : "pout.doneBefore", { id, user, result: t(result === "PAID" ? "pout.paid" : "pout.refused") }),
+    text: t(is_new ? "pout.done" : "pout.doneBefore", { id, user, result: t(result === "PAID" ? "user.status.PAID" : "pout.refused") }),
   });
   const look = (event: Event) => {
     event.preventDefault();
@@ -204,7 +204,7 @@ function Acknowledge({ payout, onClose, onLate }: { payout: Payout; onClose: () 
             value={result}
             options={[
               ["", t("act.choose")],
-              ["PAID", t("pout.paid")],
+              ["PAID", t("user.status.PAID")],
               ["REFUSED", t("pout.refused")],
             ]}
             onChange={(next) => setResult(next as Result)}

@@ -120,7 +120,7 @@ export function ReconcilePage({ user }: { user: Who }) {
   };
   return (
     <Page
-      title={t("rec.title")}
+      title={t("nav.reconcile")}
       lead={t("rec.lead")}
       actions={
         mayObserve && (

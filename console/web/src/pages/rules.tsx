@@ -36,7 +36,7 @@ type Fuse = "closed" | "pause" | "divert";
 export function RulesPage({ user, query }: { user: Who; query: URLSearchParams }) {
   if (user.rules === "none") {
     return (
-      <Page title={t("rul.title")}>
+      <Page title={t("nav.rules")}>
         <Note level="info">{t("rul.none")}</Note>
       </Page>
     );
@@ -72,7 +72,7 @@ function Rules({ type }: { type: string | null }) {
   const tabs: Tab[] = ["form", "text", "history"];
   return (
     <Page
-      title={t("rul.title")}
+      title={t("nav.rules")}
       lead={
         version !== null
           ? t(newer === null ? "rul.version" : "rul.versionShown", { n: version })
@@ -102,7 +102,7 @@ function Rules({ type }: { type: string | null }) {
           onEnded={onEnded}
         />
       )}
-      <div class="tabs" role="tablist" aria-label={t("rul.title")}>
+      <div class="tabs" role="tablist" aria-label={t("nav.rules")}>
         {tabs.map((one) => (
           <button
             key={one}
@@ -193,9 +193,9 @@ function FormView(props: {
           ]}
         />
       </Card>
-      <Card title={t("rul.queues")}>
+      <Card title={t("flow.queues")}>
         <Table
-          label={t("rul.queues")}
+          label={t("flow.queues")}
           rows={form.queues}
           rowKey={(one) => one.name}
           columns={[
@@ -459,7 +459,7 @@ function Rollback(props: {
       <form onSubmit={go}>
         <Shown of={texts}>{({ after }) => <Diff before={shows.text} after={after} />}</Shown>
         {props.isTried && <Note level="warn">{t("try.endsByRollback")}</Note>}
-        <Field label={t("rul.why")} value={why} onInput={setWhy} isRequired max={1000} size="wide" />
+        <Field label={t("col.why")} value={why} onInput={setWhy} isRequired max={1000} size="wide" />
         <Field label={t("arc.actor")} value={actor} onInput={setActor} max={64} size="wide" />
         {error && <Note level="bad">{error}</Note>}
         <div class="buttons">

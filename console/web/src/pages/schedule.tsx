@@ -56,7 +56,7 @@ function Timers({ sample }: { sample: Sample }) {
         columns={[
           { head: t("sch.tenant"), cell: (tenant) => tenant },
           {
-            head: t("sch.waiting"),
+            head: t("lane.waiting"),
             cell: (tenant) => (
               <>
                 {num(sample.max("windfall_scheduler_waiting_tasks", { tenant }))}{" "}
@@ -106,7 +106,7 @@ function Queues({ sample }: { sample: Sample }) {
         rowKey={(one) => `${one.pool}/${one.namespace}/${one.queue}`}
         columns={[
           { head: t("sch.pool"), cell: (one) => one.pool },
-          { head: t("sch.queue"), cell: (one) => `${one.namespace} / ${one.queue}` },
+          { head: t("topic.queue"), cell: (one) => `${one.namespace} / ${one.queue}` },
           { head: t("sch.ready"), cell: (one) => num(sample.max("windfall_taskqueue_jobs", { ...one, state: "ready" })), isNumber: true },
           { head: t("sch.delayed"), cell: (one) => num(sample.max("windfall_taskqueue_jobs", { ...one, state: "delayed" })), isNumber: true },
           { head: t("sch.deadJobs"), cell: (one) => num(sample.max("windfall_taskqueue_jobs", { ...one, state: "dead" })), isNumber: true },
@@ -216,7 +216,7 @@ function JobDialog({ job, onClose }: { job: Job; onClose: () => void }) {
   return (
     <Dialog title={t("sch.runs", { name: job.name })} onClose={onClose} isWide>
       <div class="filters">
-        <Field label={t("rul.why")} value={why} onInput={setWhy} max={200} />
+        <Field label={t("col.why")} value={why} onInput={setWhy} max={200} />
         <button type="button" disabled={busy || why.trim() === ""} onClick={pause}>
           {t(job.paused ? "sch.resume" : "sch.pause")}
         </button>

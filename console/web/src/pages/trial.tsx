@@ -214,7 +214,7 @@ function Origin({ sinceMs }: { sinceMs: number }) {
   return (
     <>
       <Fact name={t("try.by")} value={found?.who ?? ""} />
-      <Fact name={t("rul.why")} value={found?.why.slice(STEP.length) ?? ""} />
+      <Fact name={t("col.why")} value={found?.why.slice(STEP.length) ?? ""} />
     </>
   );
 }
@@ -264,7 +264,7 @@ function EndDialog(props: {
             </label>
           </>
         )}
-        <Field label={t("rul.why")} hint={t("rul.whyHint")} value={why} onInput={setWhy} isRequired max={1000} size="wide" />
+        <Field label={t("col.why")} hint={t("rul.whyHint")} value={why} onInput={setWhy} isRequired max={1000} size="wide" />
         <Field label={t("arc.actor")} value={actor} onInput={setActor} max={64} size="wide" />
         <Failed of={doing} lost={t("try.lost")} />
         <div class="buttons">

@@ -48,7 +48,7 @@ export function UserPage({ query, user }: { query: URLSearchParams; user: Who })
   const [errors, setErrors] = useState<{ user: string | null; at: string | null }>({ user: null, at: null });
   if (!user.roles.includes("observe")) {
     return (
-      <Page title={t("user.title")} lead={t("user.lead")}>
+      <Page title={t("nav.user")} lead={t("user.lead")}>
         <Note level="info">{t("role.needs", { role: "observe" })}</Note>
       </Page>
     );
@@ -63,7 +63,7 @@ export function UserPage({ query, user }: { query: URLSearchParams; user: Who })
     if (wrong.user === null && wrong.at === null) setAsked({ user: own, atMs: atMs ?? "" });
   };
   return (
-    <Page title={t("user.title")} lead={t("user.lead")}>
+    <Page title={t("nav.user")} lead={t("user.lead")}>
       <Card>
         <form class="filters" onSubmit={submit} noValidate>
           <Field label={t("fnd.user")} value={number} onInput={setNumber} error={errors.user} />
@@ -219,7 +219,7 @@ function StatementCard({ user, atMs, mayPropose }: { user: string; atMs: string;
                 ...(mayPropose
                   ? [
                       {
-                        head: t("user.acts"),
+                        head: t("act.list"),
                         cell: (line: Line) =>
                           (line.kind === "FLOW_KIND_CREDIT" || line.kind === "FLOW_KIND_SETTLED") && line.activity !== "" ? (
                             <a
@@ -307,7 +307,7 @@ function WithdrawalsCard({ user, mayPropose }: { user: string; mayPropose: boole
                 ...(mayPropose
                   ? [
                       {
-                        head: t("user.acts"),
+                        head: t("act.list"),
                         cell: (one: LedgerWithdrawal) =>
                           shown(one) === "HELD" ? (
                             <a
