@@ -28,7 +28,7 @@ pub fn measure(name: &'static str) -> Result<Row> {
     let client = runtime.block_on(async { RewardsClient::open(served.client()) })?;
     let (mut grpc_s, mut bare_s) = (Vec::new(), Vec::new());
     for round in 0..=ROUNDS {
-        let ours = runtime.block_on(grant(&client, round))?;
+        let ours = runtime.block_on(ask_all(&client, round, GrantOutcome::Credited))?;
         let own = runtime.block_on(write(&mut hands, round, BATCH))?;
         // The first round warms up both.
         if round > 0 {
@@ -43,7 +43,7 @@ pub fn measure(name: &'static str) -> Result<Row> {
 }
 
 /// The calls of each caller in a round: their events.
-pub fn calls(round: u64) -> Vec<Vec<Vec<BonusEvent>>> {
+fn calls(round: u64) -> Vec<Vec<Vec<BonusEvent>>> {
     let event = |(trade_no, user_id, amount): (String, i64, i64)| BonusEvent {
         trade_no,
         user: Some(User { user_id, ..User::default() }),
@@ -59,7 +59,8 @@ pub fn calls(round: u64) -> Vec<Vec<Vec<BonusEvent>>> {
     (0..WRITERS).map(of_writer).collect()
 }
 
-async fn grant(client: &RewardsClient, round: u64) -> Result<Duration> {
+/// Has every event of a round answered as expected: accepted by `GrantAsync`, or anything else by `GrantBatch`.
+pub async fn ask_all(client: &RewardsClient, round: u64, expected: GrantOutcome) -> Result<Duration> {
     let all = calls(round);
     let started = Instant::now();
     let callers: Vec<_> = all
@@ -68,9 +69,12 @@ async fn grant(client: &RewardsClient, round: u64) -> Result<Duration> {
             let client = client.clone();
             tokio::spawn(async move {
                 for events in batches {
-                    let replies = client.grant_batch(events).await?;
-                    let credited = replies.iter().all(|reply| reply.outcome() == GrantOutcome::Credited);
-                    ensure!(credited, "{:?}", replies.first());
+                    let replies = match expected {
+                        GrantOutcome::Accepted => client.grant_async(events).await?,
+                        _ => client.grant_batch(events).await?,
+                    };
+                    let all_are = replies.iter().all(|reply| reply.outcome() == expected);
+                    ensure!(all_are, "{:?}", replies.first());
                 }
                 Ok(())
             })

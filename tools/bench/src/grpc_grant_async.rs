@@ -2,7 +2,7 @@
 //! is answered when its order and its budget are reserved in PostgreSQL and its event is on a queue. The queue acknowledges
 //! at once, so that the reservation is what is measured; what a real one takes is `kafka.send`.
 
-use crate::grpc_grant::calls;
+use crate::grpc_grant::ask_all;
 use crate::measure::{Row, Unit, median};
 use crate::postgres_grant::{ROUNDS, WRITERS, orders_per_writer, rate, schema, service};
 use crate::served::Served;
@@ -11,7 +11,6 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 use windfall_client::RewardsClient;
 use windfall_edge::{Role, Router};
 use windfall_ledger::Ledger;
@@ -48,7 +47,7 @@ pub fn measure(name: &'static str) -> Result<Row> {
     let client = runtime.block_on(async { RewardsClient::open(served.client()) })?;
     let mut per_s = Vec::new();
     for round in 0..=ROUNDS {
-        let took = runtime.block_on(accept(&client, round))?;
+        let took = runtime.block_on(ask_all(&client, round, GrantOutcome::Accepted))?;
         // The first round warms up.
         if round > 0 {
             per_s.push(rate(took));
@@ -65,27 +64,4 @@ pub fn measure(name: &'static str) -> Result<Row> {
         queue.0.load(Ordering::Relaxed)
     );
     Ok(Row::new(name, median(per_s), Unit::PerSecond, None))
-}
-
-async fn accept(client: &RewardsClient, round: u64) -> Result<Duration> {
-    let all = calls(round);
-    let started = Instant::now();
-    let callers: Vec<_> = all
-        .into_iter()
-        .map(|batches| {
-            let client = client.clone();
-            tokio::spawn(async move {
-                for events in batches {
-                    let replies = client.grant_async(events).await?;
-                    let accepted = replies.iter().all(|reply| reply.outcome() == GrantOutcome::Accepted);
-                    ensure!(accepted, "{:?}", replies.first());
-                }
-                Ok(())
-            })
-        })
-        .collect();
-    for caller in callers {
-        caller.await??;
-    }
-    Ok(started.elapsed())
 }
