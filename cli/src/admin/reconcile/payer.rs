@@ -68,7 +68,8 @@ pub async fn run(client: &AuditsClient, args: &ReconcileArgs) -> Result<Outcome>
     };
     let mut source = open(file)?;
     let [from_ms, to_ms] = [from, to].map(|ms| i64::try_from(ms).unwrap_or(i64::MAX));
-    let mut name = UploadName::new(payer, [from_ms, to_ms], own.margin_s, own.again);
+    let unread = UploadName::new(payer, [from_ms, to_ms], own.margin_s, own.again);
+    let mut name = unread.clone();
     let mut totals = Totals::default();
     lines::read(BufReader::new(&source), |line| {
         name.add(&line);
@@ -84,7 +85,7 @@ pub async fn run(client: &AuditsClient, args: &ReconcileArgs) -> Result<Outcome>
         actor: args.actor.clone(),
     };
     let mut progress = Progress::new(totals.lines);
-    let found = upload(client, &begin, source, &mut progress).await?;
+    let found = upload(client, &begin, unread, source, &mut progress).await?;
     tell_found(&found, own.again);
     let statement = compare(client, found.id, &totals, &mut progress)
         .await

@@ -6,7 +6,7 @@ use super::payer::Progress;
 use anyhow::{Context, Result};
 use sha2::{Digest, Sha256};
 use std::fs::File;
-use std::io::BufReader;
+use std::io::{BufReader, Read};
 use windfall_client::{AuditsClient, CallError};
 use windfall_proto::v1::{
     AppendPayerLinesRequest, BeginPayerStatementRequest, PayerLine, PayerStatement, PayerStatementState,
@@ -16,6 +16,7 @@ use windfall_proto::v1::{
 const BATCH: usize = 2_000;
 
 /// The name of an upload, made of all that its statement says.
+#[derive(Clone)]
 pub struct UploadName(Sha256);
 
 impl UploadName {
@@ -60,13 +61,44 @@ enum Unread {
     /// The upload has failed, and says why.
     #[error("the upload was broken off")]
     NobodyWaits,
+    /// The upload has the name of what the file said before.
+    #[error(
+        "the file has changed while it was read: give it once more when nobody writes to it, and if it says again what it said at \
+         first, with --again and a number that was not used yet"
+    )]
+    Changed,
+}
+
+/// Reads a statement again and hands its lines over in batches, the last one only if it says what it said before. `unread` is the
+/// beginning of its name.
+fn read_again(
+    source: impl Read,
+    mut unread: UploadName,
+    expected: &str,
+    mut hand_over: impl FnMut(Vec<PayerLine>) -> Result<(), Unread>,
+) -> Result<(), Unread> {
+    let mut batch = Vec::with_capacity(BATCH);
+    lines::read(source, |line| {
+        if batch.len() == BATCH {
+            hand_over(std::mem::replace(&mut batch, Vec::with_capacity(BATCH)))?;
+        }
+        unread.add(&line);
+        batch.push(line);
+        Ok::<_, Unread>(())
+    })?;
+    if unread.text() != expected {
+        return Err(Unread::Changed);
+    }
+    if batch.is_empty() { Ok(()) } else { hand_over(batch) }
 }
 
 /// Begins the upload, or finds it, and sends the lines that are not there. Returns the statement as it was found, with the lines
-/// and the state of that moment. The file was read before: a line that is wrong now was changed meanwhile.
+/// and the state of that moment. The file was read before, and `unread` is the name with which that began: one that says something
+/// else now is not uploaded to its end, and so never compared.
 pub async fn upload(
     client: &AuditsClient,
     begin: &BeginPayerStatementRequest,
+    unread: UploadName,
     source: File,
     progress: &mut Progress,
 ) -> Result<PayerStatement> {
@@ -77,20 +109,10 @@ pub async fn upload(
     }
     // The reader blocks, and hands batches over as fast as they are sent.
     let (batches, mut ready) = tokio::sync::mpsc::channel::<Vec<PayerLine>>(2);
+    let expected = begin.upload.clone();
     let reading = tokio::task::spawn_blocking(move || {
-        let mut batch = Vec::with_capacity(BATCH);
-        lines::read(BufReader::new(source), |line| {
-            batch.push(line);
-            if batch.len() == BATCH {
-                let full = std::mem::replace(&mut batch, Vec::with_capacity(BATCH));
-                batches.blocking_send(full).map_err(|_| Unread::NobodyWaits)?;
-            }
-            Ok::<_, Unread>(())
-        })?;
-        if !batch.is_empty() {
-            batches.blocking_send(batch).map_err(|_| Unread::NobodyWaits)?;
-        }
-        Ok::<_, Unread>(())
+        let hand_over = |batch| batches.blocking_send(batch).map_err(|_| Unread::NobodyWaits);
+        read_again(BufReader::new(source), unread, &expected, hand_over)
     });
     let mut appending = Appending { client, begin, statement: found.id, next: found.lines + 1 };
     let mut first = 1;
@@ -182,6 +204,34 @@ mod tests {
         ];
         let different: std::collections::BTreeSet<&String> = others.iter().chain([&own]).collect();
         assert_eq!(different.len(), others.len() + 1);
+    }
+
+    #[test]
+    fn of_a_file_that_has_changed_since_it_was_read_the_last_lines_are_not_sent() {
+        let unread = || UploadName::new("bank", [1, 2], 3_600, 0);
+        let mut name = unread();
+        let text = |last: i64| {
+            let lines: String = (0..BATCH).map(|nth| format!("k{nth},cash,1\n")).collect();
+            format!("key,type,amount\n{lines}last,cash,{last}\n")
+        };
+        lines::read(text(7).as_bytes(), |line| {
+            name.add(&line);
+            Ok::<_, BadStatement>(())
+        })
+        .unwrap();
+        let expected = name.text();
+        let sent = |text: String| {
+            let mut sent = 0;
+            let ended = read_again(text.as_bytes(), unread(), &expected, |batch| {
+                sent += batch.len();
+                Ok(())
+            });
+            (sent, ended)
+        };
+        assert!(matches!(sent(text(7)), (sent, Ok(())) if sent == BATCH + 1));
+        assert!(matches!(sent(text(8)), (BATCH, Err(Unread::Changed))));
+        let short = format!("key,type,amount\n{}", "k,cash,1\n".repeat(3));
+        assert!(matches!(sent(short), (0, Err(Unread::Changed))));
     }
 
     #[test]
