@@ -238,7 +238,7 @@ pub struct KnownName {
 /// What a store means by the numbers that a caller knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NameKept {
-    /// The same.
+    /// The same as the caller.
     Same,
     /// The same from now on: it had lost a number or a name, and nobody had taken it since.
     PutBack,

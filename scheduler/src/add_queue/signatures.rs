@@ -33,7 +33,7 @@ pub trait AddSignatures: Send + Sync {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what}")]
 pub struct NotVerified {
-    /// Why.
+    /// What is wrong with its signature.
     pub what: String,
     /// Whether the key may become known within moments, because its signer may have newer keys than this process.
     pub may_become_known: bool,
