@@ -472,7 +472,7 @@ test("a token leads to its order where its user is known, and otherwise it is sa
   // As it is copied from a letter, and without its user.
   await page.getByLabel("Token").fill(`${token.slice(0, 40)} ${token.slice(40)}`);
   await search.click();
-  await worth.getByText("the services judge it for one user only").waitFor();
+  await worth.getByText("A token is judged for one user only").waitFor();
   await page.getByLabel("User number").fill("512");
   await search.click();
   await worth.getByText("It is no token of user 512").waitFor();
