@@ -7,6 +7,11 @@ pub fn keys(data: &Path) -> PathBuf {
     data.join("keys.toml")
 }
 
+/// The signing keys of a try-out.
+pub fn signing(data: &Path) -> PathBuf {
+    data.join("signing.toml")
+}
+
 /// The live rules, in a directory of their own: it is watched, and the ledger next to them would wake it all
 /// the time.
 pub fn rules(data: &Path) -> PathBuf {

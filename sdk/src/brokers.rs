@@ -28,6 +28,19 @@ pub(crate) enum BrokerSource {
 }
 
 impl BrokerSource {
+    /// Whether it is known that other processes can write to the broker. Of one that the caller has opened it is not.
+    pub(crate) const fn is_shared(&self) -> bool {
+        #[cfg(feature = "kafka")]
+        if matches!(self, Self::Kafka(_)) {
+            return true;
+        }
+        #[cfg(feature = "rocketmq")]
+        if matches!(self, Self::RocketMq(_)) {
+            return true;
+        }
+        false
+    }
+
     /// Opens the broker. It blocks where a cluster is asked.
     pub(crate) fn open(self) -> Result<Arc<dyn Broker>, OpenError> {
         match self {

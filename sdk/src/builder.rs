@@ -100,7 +100,8 @@ impl SdkBuilder {
     }
 
     /// Signs records as `sender`, with its primary key in this file, which `windfall signing export` makes. The file is read
-    /// again when it changes. Without a key records are not signed, and consumers have to be told to take such.
+    /// again when it changes. Without a key records are not signed, which the log warns of: consumers archive such records as
+    /// `unverified`, and grant nothing of them, unless their options accept them by name (`unsigned = "accept"`).
     pub fn signing_file(mut self, path: impl Into<PathBuf>, sender: impl Into<String>) -> Self {
         self.signing = Some(SigningSource::File(path.into(), sender.into()));
         self
@@ -215,6 +216,15 @@ impl SdkBuilder {
             KeysSource::Ring(ring) => (ring, None),
         };
         let (signer, ring_file) = open_signer(signing, &options.app_id)?;
+        if signer.is_none() && brokers.values().any(BrokerSource::is_shared) {
+            // Nobody can steal by it, and a program that links the SDK must not fail to start over it after an update: consumers
+            // archive such records by default, and an operator can vouch for them.
+            tracing::warn!(
+                app = options.app_id.as_str(),
+                "records are not signed, since the builder was given no signing_file: a consumer archives them as unverified, unless \
+                 its options accept unsigned records of the topic by name"
+            );
+        }
         let (rules, rules_source) = match rules {
             RulesSource::File(path) => {
                 let (known, now) = (Some(brokers.keys().cloned().collect()), clock.clone());

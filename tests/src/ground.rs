@@ -83,6 +83,16 @@ impl Ground {
         own
     }
 
+    /// With signing keys for all its processes, each of which signs as the same sender: Kafka and RocketMQ need them.
+    ///
+    /// # Panics
+    /// If they cannot be made.
+    #[must_use]
+    pub fn with_signing(self) -> Self {
+        sign(&self.dir, &self.options());
+        self
+    }
+
     /// The options file.
     pub fn options(&self) -> PathBuf {
         self.dir.join("windfall.toml")
@@ -109,4 +119,20 @@ impl Ground {
         };
         service.with_keys(self.keys.clone())
     }
+}
+
+/// Makes a ring in this directory, and adds `[signing]` with it to an options file, as whose last table it stands.
+///
+/// # Panics
+/// If that fails.
+pub fn sign(dir: &Path, options: &Path) {
+    let ring = dir.join("signing.toml");
+    let made = Run::new(plain())
+        .args(["signing", "new", "--sender", "fleet", "--may-copy", "--file"])
+        .arg(&ring)
+        .end();
+    assert_eq!(made.code, Some(0), "{made}");
+    let mut text = fs::read_to_string(options).expect("an options file");
+    text.push_str(&format!("\n[signing]\nkeys = {ring:?}\nsender = \"fleet\"\n"));
+    fs::write(options, text).expect("an options file");
 }

@@ -41,7 +41,7 @@ mod service;
 
 pub use ahead::ahead;
 pub use binary::{plain, sabotaged, servers_program, shipped};
-pub use ground::Ground;
+pub use ground::{Ground, sign};
 pub use memory::Memory;
 pub use money::{AboutMoney, MONEY};
 pub use mount::Mount;

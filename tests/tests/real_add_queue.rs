@@ -69,7 +69,7 @@ fn adds_on_kafka_succeed_while_redis_is_away_and_each_fires_once() {
         kafka.url(),
         redis.url()
     );
-    let ground = Ground::new(dir.path(), &[("timers", "schedule")], &options);
+    let ground = Ground::new(dir.path(), &[("timers", "schedule")], &options).with_signing();
     let args = ["--log", "warn", "--listen", "127.0.0.1:0"];
     let service = ground.start_with("scheduler", &args, "data", true);
     let part = "timers' queue of adds";

@@ -204,7 +204,7 @@ fn gateway_and_consumer_start_without_a_broker_and_without_both() {
     let dir = scratch();
     let [a, b] =
         kafkas.each_ref().map(|kafka| format!("kafka = {{ bootstrap_servers = {:?} }}\n", kafka.url()));
-    let ground = ground_at(dir.path(), &format!("[brokers.a]\n{a}[brokers.b]\n{b}"));
+    let ground = ground_at(dir.path(), &format!("[brokers.a]\n{a}[brokers.b]\n{b}")).with_signing();
     let is_without = |answer: &Answer, name: &str| answer.body["missing"][name].is_string();
     let send = |gateway: &Service, nth: u32| {
         let sent = gateway.post("activity", None, "/v1/bonuses/send", &order(nth));

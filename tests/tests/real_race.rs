@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use windfall_contract::accounts::Status;
 use windfall_ledger::{LedgerReader, PostgresOptions};
 use windfall_servers::Servers;
-use windfall_tests::{AboutMoney, Run, Seed, Service, plain, scratch};
+use windfall_tests::{AboutMoney, Run, Seed, Service, plain, scratch, sign};
 
 /// Rewards of a user; each of another amount.
 const EACH: i64 = 10;
@@ -104,6 +104,7 @@ schema = "{run}"
             postgres = url("postgres"),
         );
         fs::write(&options, text).unwrap();
+        sign(dir, &options);
         Self { dir: dir.to_owned(), options, keys, url: url("postgres"), schema: run }
     }
 

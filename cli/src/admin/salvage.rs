@@ -228,7 +228,7 @@ async fn send_all(options: &ServiceOptions, log: Arc<SpillLog>) -> Result<Replay
     let known = options.brokers.keys().cloned().collect();
     let copy = place::rules_copy(&options.data);
     let (rules, follower) = block_in_place(|| options.rules.follow(&options.data, copy, known, &clock))?;
-    let signing = options.open_signing(Work { consumes: true, ..Work::default() })?;
+    let signing = options.open_signing(Work { consumes: true, ..Work::default() }, &rules.current())?;
     let signer = signing.as_ref().map(|signing| signing.keys().signer.clone());
     let brokers = options.open_brokers()?;
     let fanout = open_queues(&rules, &brokers, &clock)?;

@@ -96,6 +96,11 @@ impl BrokerAt {
         }
     }
 
+    /// Whether other processes can write to it, so that records need a signature. Files are one process's alone. // I12
+    pub const fn is_shared(&self) -> bool {
+        !matches!(self, Self::Embedded)
+    }
+
     /// Opens it; `folder` is where an embedded one keeps its files. Blocks.
     pub fn open(&self, name: &str, folder: &Path) -> Result<Arc<dyn Broker>> {
         let opened = match self {

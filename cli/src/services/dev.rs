@@ -1,8 +1,12 @@
-//! `serve --dev`: all that a try-out needs, made where it is missing: a key ring, rules, callers and their keys,
-//! and targets for timers.
+//! `serve --dev`: all that a try-out needs, made where it is missing: a key ring, rules, callers and their keys, targets for
+//! timers, and signing keys where its brokers are real ones.
 
 use super::options::{ServiceOptions, UnbudgetedAt};
+use super::role::Role;
 use super::scheduler::{TargetAt, TargetTo, TenantAt};
+use super::signing::SigningAt;
+use crate::drivers::BrokerAt;
+use crate::place;
 use anyhow::{Context, Result, bail};
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -12,6 +16,7 @@ use windfall_connectors::{HttpOptions, WireOptions};
 use windfall_console::{ConsoleOptions, RulesRight};
 use windfall_contract::Clock;
 use windfall_edge::{MintedKey, mint_key};
+use windfall_signing::KeyFile as SigningKeyFile;
 use windfall_token::{Algorithm, KeyFile};
 
 /// The caller that may change the rules by the console.
@@ -95,6 +100,7 @@ pub fn prepare(options: &mut ServiceOptions, clock: &Clock) -> Result<()> {
         KeyFile::create(&keys, Algorithm::HmacSha256, clock.unix_ms())
             .context("the key ring cannot be made")?;
     }
+    sign_on_real_brokers(options, clock)?;
     if let Some(rules) = options.rules.path(&options.data)
         && !rules.exists()
     {
@@ -122,6 +128,21 @@ pub fn prepare(options: &mut ServiceOptions, clock: &Clock) -> Result<()> {
     let access = options.access_path();
     println!("Keys of this start ({} holds their hashes):", access.display());
     write_access(&access, &options.tenant)
+}
+
+/// A try-out signs and verifies what it writes to brokers that others can write to, unless the options say otherwise. // I12
+fn sign_on_real_brokers(options: &mut ServiceOptions, clock: &Clock) -> Result<()> {
+    if options.signing.is_some() || !options.brokers.values().any(BrokerAt::is_shared) {
+        return Ok(());
+    }
+    let (keys, sender) = (place::signing(&options.data), Role::Serve.name());
+    if !keys.exists() {
+        SigningKeyFile::create(&keys, sender, true, clock.unix_ms())
+            .context("the signing keys cannot be made")?;
+    }
+    let sender = Some(sender.to_owned());
+    options.signing = Some(SigningAt { keys: Some(keys), sender, ..SigningAt::default() });
+    Ok(())
 }
 
 /// A try-out may be changed by who tries it, unless the options say otherwise.
@@ -210,6 +231,28 @@ mod tests {
         };
         assert_eq!(of(None), (Some(RulesRight::Change), vec![OPERATOR.to_owned()]));
         assert_eq!(of(Some(RulesRight::Read)), (Some(RulesRight::Read), Vec::new()));
+    }
+
+    #[cfg(feature = "kafka")]
+    #[test]
+    fn on_real_brokers_it_has_signing_keys_of_its_own_and_in_files_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let prepared = |text: &str| {
+            let mut options: ServiceOptions = toml::from_str(text).unwrap();
+            options.data = folder.path().to_owned();
+            sign_on_real_brokers(&mut options, &Clock::system()).unwrap();
+            options.signing
+        };
+        let file = place::signing(folder.path());
+        assert!(prepared("[brokers]\na = \"embedded\"\n").is_none() && !file.exists());
+        let real = "[brokers.a.kafka]\nbootstrap_servers = \"127.0.0.1:1\"\n";
+        assert_eq!(prepared(real).and_then(|at| at.keys), Some(file.clone()));
+        let made = std::fs::read(&file).unwrap();
+        // A second start keeps them; options that say something stay as they are.
+        assert_eq!(prepared(real).and_then(|at| at.sender).as_deref(), Some("serve"));
+        assert_eq!(std::fs::read(&file).unwrap(), made);
+        let word = format!("{real}[signing]\nunsigned = \"accept\"\n");
+        assert_eq!(prepared(&word).and_then(|at| at.keys), None);
     }
 
     #[test]

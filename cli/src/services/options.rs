@@ -37,7 +37,7 @@ pub struct ServiceOptions {
     pub data: PathBuf,
     /// The key ring. Default: `keys.toml` in `data`.
     pub keys: Option<PathBuf>,
-    /// How records are signed and verified; none: they are not signed, and every record is taken.
+    /// How records are signed and verified; none: a process that works on records of Kafka or RocketMQ refuses to start.
     pub signing: Option<SigningAt>,
     /// The access file. Default: `access.toml` in `data`.
     pub access: Option<PathBuf>,
@@ -369,6 +369,7 @@ impl ServiceOptions {
         options.grant_async.check()?;
         options.rewards.check()?;
         options.ledger_mark.check()?;
+        options.signing.as_ref().map_or(Ok(()), SigningAt::check)?;
         options.consumer.check().context("the options [consumer] cannot be used")?;
         options.scheduler.check(&options.brokers, &options.task_queue.pools)?;
         options.task_queue.check()?;

@@ -159,7 +159,7 @@ impl ServiceOptions {
     ) -> Result<wiring::Parts> {
         let brokers = if work.needs_brokers() { self.open_brokers()? } else { BTreeMap::new() };
         let keys = if work.needs_keys() { Some(self.open_keys()?) } else { None };
-        let signing = self.open_signing(work)?;
+        let signing = self.open_signing(work, &rules.current())?;
         let tokens = self.tokens.open_or_wait(&self.data).await?;
         let ledger = if work.grants() {
             let unbudgeted = self.unbudgeted(&rules.current());
@@ -304,6 +304,7 @@ impl ServiceOptions {
             rewrite: self.grant_async.again(),
             scheduling,
             topics: self.topics.clone(),
+            accepted: self.accepted_by_name(),
             consumer: self.consumer.clone(),
             salvage: place::salvage(&self.data),
             keys_file: self.keys_path(),

@@ -104,6 +104,7 @@ async fn live(role: Role, mut options: ServiceOptions, is_dev: bool) -> Result<O
     if is_dev {
         dev::prepare(&mut options, &clock)?;
     }
+    options.check_unsigned(options.work_of(role), None)?;
     let access = options.access_path();
     let access = AccessSource::follow(&access, windfall_contract::Clock::system())
         .with_context(|| format!("callers cannot be read from {}", access.display()))?;

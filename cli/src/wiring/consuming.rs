@@ -7,7 +7,7 @@ use super::background::{Background, Tasks};
 use super::budgets::BudgetsGate;
 use super::parts::Brokers;
 use super::requeue::RequeueToQueues;
-use super::signing::SigningKeys;
+use super::signing::{AcceptedByName, SigningKeys};
 use super::topic_consumer::{TopicConsumer, TopicKey, TopicParts};
 use super::topic_life::{TopicLife, TopicLives};
 use anyhow::{Context, Result, bail};
@@ -49,6 +49,8 @@ pub struct Shared<'a> {
     pub rewards: &'a RewardHandle,
     /// The keys that records are signed and verified with.
     pub signing: Option<&'a SigningKeys>,
+    /// The topics that are read where there are none.
+    pub accepted: &'a AcceptedByName,
     /// Where events that are due long after now are handed over.
     pub long_delays: Option<Arc<dyn LongDelays>>,
     /// The gate before whose opening no topic is read.
@@ -116,6 +118,7 @@ impl Consuming {
             spill_log: Arc::clone(&salvage),
             long_delays: shared.long_delays.clone(),
             signing: shared.signing.cloned(),
+            accepted: shared.accepted.clone(),
             limiter: Arc::new(SharedLimiter::new(limiter, now)),
             rules: shared.rules.clone(),
             clock: shared.clock.clone(),

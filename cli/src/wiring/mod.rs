@@ -38,7 +38,7 @@ pub use readiness::connect;
 pub use requeue::RequeueToQueues;
 pub use running::Wiring;
 pub use scheduling::{Scheduling, SchedulingOptions, TargetPart};
-pub use signing::{Signing, SigningKeys, SigningOptions};
+pub use signing::{AcceptedByName, Signing, SigningKeys, SigningOptions};
 pub use work::Work;
 
 /// The consumer group of the reward service.

@@ -2,7 +2,7 @@
 
 use super::background::Tasks;
 use super::scheduling::SchedulingOptions;
-use super::signing::Signing;
+use super::signing::{AcceptedByName, Signing};
 use crate::drivers::{Entries, Far, LedgerMark, RulesFollower, Slots};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -38,7 +38,8 @@ pub struct Parts {
     pub tokens_are_shared: bool,
     /// The key ring; needed where the process sends or verifies tokens.
     pub keys: Option<KeyRing>,
-    /// The keys that records are signed and verified with; none: they are not signed, and every record is taken.
+    /// The keys that records are signed and verified with; none: they are not signed, and every record is taken of the topics
+    /// that [`Options::accepted`] has.
     pub signing: Option<Signing>,
     /// Where orders and balances are kept; needed where the process grants.
     pub ledger: Option<Ledger>,
@@ -85,6 +86,8 @@ pub struct Options {
     pub scheduling: Option<SchedulingOptions>,
     /// Topics that are consumed; none: all that the rules name.
     pub topics: Vec<String>,
+    /// Which topics are read where there are no signing keys.
+    pub accepted: AcceptedByName,
     /// How each topic is read; each consumer gets a jitter of its own.
     pub consumer: windfall_consumer::Options,
     /// The spill log: records that no queue takes wait there.

@@ -202,6 +202,7 @@ impl Wiring {
                 fanout,
                 rewards,
                 signing: signing_keys.as_ref(),
+                accepted: &options.accepted,
                 long_delays: parts.long_delays,
                 budgets: &own.budgets,
                 clock: &clock,
@@ -403,7 +404,8 @@ mod tests {
     use crate::drivers::{BrokerAt, DurabilityAt, LedgerAt, RulesAt, SlotsAt, TokensAt};
     use crate::place;
     use crate::services::{Role, dev};
-    use crate::wiring::TargetPart;
+    use crate::wiring::{AcceptedByName, TargetPart};
+    use windfall_consumer::Unsigned;
     use windfall_ledger::Unbudgeted;
     use windfall_reward_service::{Again, AsyncGrantOptions};
     use windfall_scheduler::{Class, TargetRules, TenantRules, Tenants};
@@ -459,6 +461,7 @@ mod tests {
             rewrite: Again::default(),
             scheduling: Some(scheduling()),
             topics: Vec::new(),
+            accepted: AcceptedByName::default(),
             consumer: windfall_consumer::Options::default(),
             salvage: place::salvage(data),
             keys_file: place::keys(data),
@@ -577,6 +580,33 @@ mod tests {
         until("all topics", || read(&wiring) == all).await;
         let lives = wiring.consuming.as_ref().unwrap().read_lives();
         assert_eq!(lives().old().map(|key| key.name.clone()).collect::<Vec<_>>(), ["cash-a"]);
+        wiring.close(Duration::from_secs(10)).await.unwrap();
+    }
+
+    /// The start refuses what the rules of then name; rules that come later may name more.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn without_keys_a_topic_that_others_can_write_to_is_not_read_unless_it_is_accepted_by_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path();
+        let accepted = AcceptedByName {
+            shared_brokers: ["b".to_owned()].into(),
+            topics: [("gifts-b".to_owned(), Unsigned::Accept)].into(),
+            ..AcceptedByName::default()
+        };
+        let work = Work { consumes: true, ..Work::default() };
+        let wiring =
+            Wiring::start(work, parts(data).await, Options { accepted, ..options(data) }).await.unwrap();
+        let read = || -> BTreeMap<String, bool> {
+            let parts = wiring.health.parts().into_iter();
+            parts.filter(|(part, _)| part.starts_with("consumer of")).collect()
+        };
+        let all =
+            [("cash-a on a", true), ("gifts-a on a", true), ("cash-b on b", false), ("gifts-b on b", true)];
+        let expected: BTreeMap<String, bool> =
+            all.map(|(topic, is_read)| (format!("consumer of {topic}"), is_read)).into();
+        until("the other topics to be read", || read() == expected).await;
+        let why = || wiring.health.missing().remove("consumer of cash-b on b").unwrap_or_default();
+        until("the reason", || why().contains("signing.keys")).await;
         wiring.close(Duration::from_secs(10)).await.unwrap();
     }
 

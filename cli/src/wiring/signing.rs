@@ -35,6 +35,31 @@ pub struct SigningOptions {
     pub used: RingUse,
 }
 
+/// What a process without keys may take and write unverified: everything on brokers that no other process can write to, and of the
+/// others the topics whose unsigned records the options accept by name. // I12
+#[derive(Debug, Clone, Default)]
+pub struct AcceptedByName {
+    /// Brokers that other processes can write to.
+    pub shared_brokers: BTreeSet<String>,
+    /// What the options say of every topic that has no rule of its own.
+    pub unsigned: Unsigned,
+    /// What they say of topics that have one.
+    pub topics: BTreeMap<String, Unsigned>,
+}
+
+impl AcceptedByName {
+    /// Whether this topic may be read and written without keys.
+    pub fn has(&self, broker: &str, topic: &str) -> bool {
+        let said = self.topics.get(topic).copied().unwrap_or(self.unsigned);
+        said == Unsigned::Accept || !self.shared_brokers.contains(broker)
+    }
+
+    /// Whether the options accept unsigned records of any topic.
+    pub fn names_any(&self) -> bool {
+        self.topics.values().chain([&self.unsigned]).any(|said| *said == Unsigned::Accept)
+    }
+}
+
 /// The signing keys of a process.
 pub struct Signing {
     file: RingFile,

@@ -2,7 +2,7 @@
 //! ends the process.
 
 use super::background::{Background, Hopeless, Tasks};
-use super::signing::SigningKeys;
+use super::signing::{AcceptedByName, SigningKeys};
 use anyhow::{Context, Result};
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,8 +27,10 @@ pub struct TopicParts {
     pub requeue_sink: Arc<dyn RequeueSink>,
     /// The spill log, where records wait when no queue takes them.
     pub spill_log: Arc<SpillLog>,
-    /// The keys that records are verified with; none: every record is taken.
+    /// The keys that records are verified with; none: every record is taken of the topics that `accepted` has.
     pub signing: Option<SigningKeys>,
+    /// The topics that are read where there are no keys.
+    pub accepted: AcceptedByName,
     /// Where events that are due long after now are handed over.
     pub long_delays: Option<Arc<dyn LongDelays>>,
     /// The limiter with the process's share.
@@ -62,10 +64,11 @@ pub struct TopicConsumer {
 }
 
 impl TopicConsumer {
-    /// Starts it; a broker that is away, or that the options do not name, is waited for. `nth` tells its jitter from
-    /// those of others.
+    /// Starts it; a broker that is away, or that the options do not name, is waited for. A topic that anybody could have written to
+    /// is not read without keys, unless that is accepted by name. `nth` tells its jitter from those of others. // I12
     pub fn start(parts: &TopicParts, key: TopicKey, broker: Option<Arc<dyn Broker>>, nth: u64) -> Self {
         let (group, own) = (parts.group, key.clone());
+        let may_be_read = parts.signing.is_some() || parts.accepted.has(&key.broker, &key.name);
         let open = move || -> windfall_consumer::Opening {
             let (broker, key) = (broker.clone(), own.clone());
             Box::pin(async move {
@@ -74,6 +77,13 @@ impl TopicConsumer {
                     let what = format!("{name} is on the broker {broker}, which the options do not name");
                     OpenError::Invalid(what)
                 })?;
+                if !may_be_read {
+                    let TopicKey { broker, name } = &key;
+                    return Err(OpenError::Invalid(format!(
+                        "{name} is on the broker {broker}, which other processes can write to, and its records cannot be verified \
+                         without signing.keys; nor does [signing] accept unsigned ones of it by name"
+                    )));
+                }
                 broker.consumer(&key.name, group).await
             })
         };

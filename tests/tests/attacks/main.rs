@@ -21,7 +21,7 @@ use std::ffi::OsStr;
 use std::io::Write;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
-use windfall_tests::{Answer, Memory, Run, Service, plain, scratch};
+use windfall_tests::{Answer, Memory, Run, Service, plain, scratch, sign};
 
 const SEND: &str = "/v1/bonuses/send";
 const SEND_BATCH: &str = "/v1/bonuses/send-batch";
@@ -55,6 +55,8 @@ impl Target {
         let dir = scratch();
         let (data, file) = (dir.path().join("data"), dir.path().join("options.toml"));
         std::fs::write(&file, options).unwrap();
+        // As in a fleet: what is granted here has a signature.
+        sign(dir.path(), &file);
         let words = ["serve", "--dev", "--listen", "127.0.0.1:0", "--config"].map(OsStr::new);
         let words = words.into_iter().chain([file.as_os_str(), OsStr::new("--data")]);
         let mut service = Service::start(words, data.as_os_str());

@@ -388,6 +388,10 @@ impl Fleet {
                     QUEUE => self.ground.queue_options(name),
                     _ => self.ground.options(),
                 };
+                // An earlier version may not know these options.
+                if earlier.is_none() {
+                    command.envs(self.ground.signing_environment(word));
+                }
                 command.arg(word).arg("--config").arg(options);
                 command.arg("--listen").arg(listen.to_string()).arg("--data").arg(data);
                 command

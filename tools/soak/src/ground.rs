@@ -27,6 +27,8 @@ pub struct Ground {
     pub has_jobs: bool,
     /// Whether withdrawals are paid out from a list: every version in the fleet knows of it.
     pub pays_out: bool,
+    /// Whether records are signed: every version in the fleet knows of it. Otherwise they are accepted unsigned, by name.
+    pub signs: bool,
     servers: Servers,
     rules: Mutex<(Rules, u64, History)>,
 }
@@ -39,6 +41,14 @@ const CALLERS: [(&str, &str); 5] = [
     ("timers", "schedule"),
     ("operator", "operate"),
 ];
+/// Who consumes, and signs what goes back to a queue.
+const CONSUMER: &str = "consumer";
+/// Who replays what was archived, and so verifies it.
+const REWARD_SERVICE: &str = "reward-service";
+/// The activity service that links the SDK, as a sender of records.
+pub const SDK: &str = "sdk";
+/// The senders of records: roles, each by its own name, and the SDK.
+const SENDERS: [&str; 5] = [CONSUMER, REWARD_SERVICE, "sdk-gateway", "scheduler", SDK];
 /// The caller that pays out, whose role earlier versions refuse.
 pub const PAYER: (&str, &str) = ("payouts", "pay_out");
 
@@ -50,7 +60,7 @@ impl Ground {
         rules: Rules,
         rate_per_s: u64,
         shop: SocketAddr,
-        (has_jobs, pays_out): (bool, bool),
+        (has_jobs, is_one_version): (bool, bool),
     ) -> Result<Self> {
         let servers = Servers::at(dir.join("servers"));
         let mut own = Self {
@@ -58,7 +68,8 @@ impl Ground {
             program: program.to_owned(),
             keys: BTreeMap::new(),
             has_jobs,
-            pays_out,
+            pays_out: is_one_version,
+            signs: is_one_version,
             servers,
             rules: Mutex::new((rules, 0, History::default())),
         };
@@ -67,6 +78,9 @@ impl Ground {
         own.servers.up_as("postgres", PostgresOptions { settings, ..PostgresOptions::default() })?;
         own.servers.up(&["kafka", "kafka2", "rocketmq", "redis", "etcd"])?;
         own.write_keys()?;
+        if own.signs {
+            own.write_signing_keys()?;
+        }
         let options = own.options_text(shop)?;
         std::fs::write(own.timer_options(), format!("{options}{}", own.timer_options_text(shop)?))?;
         std::fs::write(own.options(), options)?;
@@ -204,6 +218,51 @@ shards = 4
         Ok(())
     }
 
+    /// A ring with a key for each sender: the whole of it for those that verify, and an export for each of the others.
+    fn write_signing_keys(&self) -> Result<()> {
+        let whole = self.dir.join("signing.toml");
+        let ring = whole.display().to_string();
+        for (nth, sender) in (1..).zip(SENDERS) {
+            let is_first = nth == 1;
+            let mut words =
+                vec!["signing", if is_first { "new" } else { "add" }, "--file", &ring, "--sender", sender];
+            // Who consumes signs copies of what others have signed.
+            words.extend((sender == CONSUMER).then_some("--may-copy"));
+            self.windfall(&words)?;
+            if !is_first {
+                self.windfall(&["signing", "promote", "--file", &ring, &nth.to_string()])?;
+            }
+        }
+        for sender in SENDERS {
+            let own = self.signing_keys(sender);
+            if own != whole {
+                let own = own.display().to_string();
+                self.windfall(&["signing", "export", "--file", &ring, "--sender", sender, &own])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The file of signing keys of a sender.
+    pub fn signing_keys(&self, sender: &str) -> PathBuf {
+        match sender {
+            CONSUMER | REWARD_SERVICE => self.dir.join("signing.toml"),
+            _ => self.dir.join(format!("signing-{sender}.toml")),
+        }
+    }
+
+    /// What a process of this role is told about signatures, by its environment: the roles share an options file.
+    pub fn signing_environment(&self, role: &str) -> Vec<(&'static str, String)> {
+        if !SENDERS.contains(&role) {
+            return Vec::new();
+        }
+        if !self.signs {
+            return vec![("WINDFALL_OPTION_SIGNING__UNSIGNED", "accept".to_owned())];
+        }
+        let keys = self.signing_keys(role).display().to_string();
+        vec![("WINDFALL_OPTION_SIGNING__KEYS", keys), ("WINDFALL_OPTION_SIGNING__SENDER", role.to_owned())]
+    }
+
     /// The addresses at which the SDK process finds the servers.
     fn place(&self, rate_per_s: u64) -> Result<Place> {
         let url = |name: &str| self.server(name).map(|server| server.url().to_owned());
@@ -215,6 +274,7 @@ shards = 4
             etcd: url("etcd")?,
             prefix: format!("{PREFIX}-"),
             keys: self.key_ring(),
+            signing: self.signs.then(|| self.signing_keys(SDK)),
             rate_per_s,
         })
     }

@@ -1,6 +1,7 @@
 //! The SDK process of the fleet: an activity service that links the SDK and keeps a journal. It is the one part of the
 //! soak that is built with the product.
 
+use crate::ground::SDK;
 use crate::journal::{Book, Journal, Order, now_ms};
 use crate::load::{BY_SDK, order};
 use crate::rules::{ACTIVITY, CASH, COIN};
@@ -52,6 +53,8 @@ pub struct Place {
     pub prefix: String,
     /// The key ring.
     pub keys: PathBuf,
+    /// The keys that its records are signed with.
+    pub signing: Option<PathBuf>,
     /// Rewards per second of the whole load.
     pub rate_per_s: u64,
 }
@@ -86,7 +89,12 @@ pub fn run(args: &SdkArgs) -> Result<()> {
         prefix: place.prefix.clone(),
         ..RocketOptions::default()
     };
-    let sdk = Sdk::builder("windfall")
+    let builder = Sdk::builder("windfall");
+    let builder = match &place.signing {
+        Some(keys) => builder.signing_file(keys, SDK),
+        None => builder,
+    };
+    let sdk = builder
         .rules(rules)
         .keys_file(&place.keys)
         .kafka_with("a", kafka(&place.kafka_a))
