@@ -89,6 +89,25 @@ def compose(roles):
         expect(is_known, f"compose.yaml: volume {volume} is not declared")
 
 
+def signing_in_compose():
+    """Each role that works on records signs as a sender of its own; who only sends has its own key alone."""
+    services = yaml.safe_load(text("compose.yaml"))["services"]
+    mounted = {}
+    for role in helm_chart.signing_roles():
+        own = services[role]["environment"]
+        expect(own.get("WINDFALL_OPTION_SIGNING__SENDER") == role, f"compose.yaml: {role} signs as somebody else, or not at all")
+        keys = pathlib.PurePath(own.get("WINDFALL_OPTION_SIGNING__KEYS", "/"))
+        volumes = [volume.split(":")[0] for volume in services[role]["volumes"] if volume.split(":")[1] == str(keys.parent)]
+        expect(len(volumes) == 1, f"compose.yaml: {role} has its signing keys from {volumes}")
+        mounted[role] = "".join(volumes)
+    whole = {mounted[role] for role in helm_chart.whole_ring_roles()}
+    exports = [volume for role, volume in mounted.items() if role not in helm_chart.whole_ring_roles()]
+    expect(len(whole) == 1 and not whole & set(exports), f"compose.yaml: the whole ring is in {sorted(whole)}, exports in {exports}")
+    expect(len(set(exports)) == len(exports), f"compose.yaml: senders share the keys in {exports}")
+    others = [role for role, one in services.items() if role not in mounted and "SIGNING" in str(one.get("environment"))]
+    expect(not others, f"compose.yaml: {others} work on no records, and have signing keys")
+
+
 def options():
     for name in ["config/windfall.toml", "config/access.toml"]:
         tomllib.loads(text(name))
@@ -193,6 +212,9 @@ def unit():
     source = text("systemd/windfall@.service")
     expect("TimeoutStopSec=45" in source, "windfall@.service: TimeoutStopSec is not 45")
     expect("StateDirectory=windfall/%i" in source, "windfall@.service has no StateDirectory")
+    for option in ["KEYS=/etc/windfall/secrets/%i/signing.toml", "SENDER=%i"]:
+        line = f"\nEnvironment=WINDFALL_OPTION_SIGNING__{option}\n"
+        expect(line in source, f"windfall@.service: the role does not sign by default: {line.strip()} is missing")
     if not shutil.which("systemd-analyze"):
         return print("deploy: systemd-analyze is not installed: the unit is not verified")
     with tempfile.TemporaryDirectory() as folder:
@@ -276,6 +298,7 @@ def users():
 def main():
     roles = roles_of_the_binary()
     compose(roles)
+    signing_in_compose()
     options()
     users()
     users_of_the_ledger()

@@ -38,7 +38,9 @@ REFUSED = {
     "secrets.files=Not A Name": "files",
     "image.digest=sha256:1": "digest",
     "ingress[0].name=a,ingress[0].host=a.example.com,ingress[0].role=scheduler": "not enabled",
-    "signing.enabled=true,signing.secrets.consumer=": "signing.secrets.consumer",
+    "signing.secrets.consumer=": "signing.secrets.consumer",
+    "signing.secrets.reward-service=": "signing.secrets.reward-service",
+    "signing.secrets.sdk-gateway=": "signing.secrets.sdk-gateway",
 }
 
 
@@ -74,6 +76,12 @@ def source(expect, values, roles, drain_ms):
     named = set(schema["properties"]["roles"]["properties"])
     expect(named == roles - {"serve"}, f"values.schema.json: roles are {sorted(named)}")
     expect(values["terminationGracePeriodSeconds"] == GRACE_S, f"values.yaml: terminationGracePeriodSeconds is not {GRACE_S}")
+    signing = values["signing"]
+    expect(signing["enabled"] and signing["unsigned"] == "refuse", "values.yaml: records are not signed, or need not be")
+    expect(set(signing["secrets"]) == signing_roles(), f"values.yaml: the Secrets of signing keys are of {sorted(signing['secrets'])}")
+    whole = {secret for role, secret in signing["secrets"].items() if role in whole_ring_roles()}
+    exports = [secret for role, secret in signing["secrets"].items() if role not in whole_ring_roles()]
+    expect(len(set(exports)) == len(exports) and not whole & set(exports), "values.yaml: a sender has the keys of others")
     drain_ms(values["config"], "values.yaml")
     tomllib.loads(values["access"])
     for path in sorted((FOLDER / "templates").iterdir()):
@@ -128,6 +136,16 @@ def work_of_the_roles():
     arms = re.findall(r"Self::(\w+) => Work \{ ([\w: ,]+), \.\.NOTHING \}", body)
     dashed = {re.sub(r"(?<!^)(?=[A-Z])", "-", name).lower(): does for name, does in arms}
     return {name: set(re.findall(r"(\w+): true", does)) for name, does in dashed.items()}
+
+
+def signing_roles():
+    """Those that write records, or read them."""
+    return {role for role, work in work_of_the_roles().items() if work & {"sends", "consumes", "serves_grants", "schedules"}}
+
+
+def whole_ring_roles():
+    """Those that verify records: they need the keys of all senders, and the others have their own alone."""
+    return {role for role, work in work_of_the_roles().items() if work & {"consumes", "serves_grants"}}
 
 
 class Chart:
@@ -297,8 +315,17 @@ def cases(expect, rendered):
         own = variables("signed", f"try-{role}")
         expect(own.get("WINDFALL_OPTION_SIGNING__SENDER") == role, f"signed.yaml: {role} signs as somebody else")
         expect(own.get("WINDFALL_OPTION_SIGNING__UNSIGNED") == "refuse", f"signed.yaml: {role} takes what is not signed")
+        own = variables("unsigned", f"try-{role}")
+        expect("WINDFALL_OPTION_SIGNING__KEYS" not in own, f"unsigned.yaml: {role} has signing keys")
+        expect(own.get("WINDFALL_OPTION_SIGNING__UNSIGNED") == "accept", f"unsigned.yaml: {role} refuses to start")
     for role in ["wallet", "token-service"]:
-        expect("WINDFALL_OPTION_SIGNING__KEYS" not in variables("signed", f"try-{role}"), f"signed.yaml: {role} has signing keys")
+        for case in ["signed", "unsigned"]:
+            named = [name for name in variables(case, f"try-{role}") if "SIGNING" in name]
+            expect(not named, f"{case}.yaml: {role} is given {named}")
+    for role in ["consumer", "reward-service", "sdk-gateway"]:
+        own = variables("defaults", f"try-{role}")
+        expect("WINDFALL_OPTION_SIGNING__KEYS" in own, f"values.yaml: {role} has no signing keys, and refuses to start")
+        expect(own.get("WINDFALL_OPTION_SIGNING__UNSIGNED") == "refuse", f"values.yaml: {role} takes what is not signed")
     for role in ["consumer", "token-service"]:
         expect("ca.pem" in files("tls", f"try-{role}"), f"tls.yaml: {role} has no file of the authority")
     expect(not files("autoscaling", "try-task-queue"), "autoscaling.yaml: task-queue gets files")

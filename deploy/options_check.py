@@ -3,7 +3,8 @@
 
 The options of compose, of the chart's values and of helm/cases that have some: the servers that they name are not there, and each role
 must all the same begin to serve and wait for them, as on a first start. A role that does not understand its options, or finds one of them
-unsafe, ends with exit code 2. Callers, key ring and certificates are made for the test; paths lead to them.
+unsafe, ends with exit code 2. Callers, key ring, signing keys and certificates are made for the test; paths lead to them. Without signing
+keys a role that works on records must end so.
 """
 
 import os
@@ -46,11 +47,39 @@ def make_files(binary, folder):
     key.chmod(0o600)
     (folder / "ca.pem").write_bytes(certificate.read_bytes())
     subprocess.run([binary, "keys", "new", "--file", str(folder / "keys.toml")], check=True, capture_output=True)
+    make_signing_keys(binary, folder)
 
 
-def start(binary, folder, role, options):
+def signing_keys(folder, role):
+    return folder / ("signing.toml" if role in helm_chart.whole_ring_roles() else f"signing-{role}.toml")
+
+
+def make_signing_keys(binary, folder):
+    """The whole ring for those that verify, and for each other sender an export of its key."""
+
+    def signing(command, *words):
+        made = [binary, "signing", command, "--file", str(folder / "signing.toml"), *words]
+        subprocess.run(made, check=True, capture_output=True)
+
+    signing("new", "--sender", "consumer", "--may-copy")
+    for number, role in enumerate(sorted(helm_chart.signing_roles() - {"consumer"}), start=2):
+        signing("add", "--sender", role)
+        signing("promote", str(number))
+        if role not in helm_chart.whole_ring_roles():
+            signing("export", "--sender", role, str(signing_keys(folder, role)))
+
+
+def with_keys(folder, role):
+    """What compose, the chart and the unit set."""
+    if role not in helm_chart.signing_roles():
+        return {}
+    return {"WINDFALL_OPTION_SIGNING__KEYS": str(signing_keys(folder, role)), "WINDFALL_OPTION_SIGNING__SENDER": role}
+
+
+def start(binary, folder, role, options, signing):
     environment = {key: value for key, value in os.environ.items() if not key.startswith("WINDFALL_")}
     work = helm_chart.work_of_the_roles().get(role, set())
+    environment |= signing
     environment |= LEDGER if work & {"consumes", "serves_grants", "serves_wallets"} else {}
     # Several may run on this machine.
     environment |= {f"WINDFALL_OPTION_TASK_QUEUE__API__{port}": "127.0.0.1:0" for port in ["LISTEN", "ADMIN_LISTEN"]}
@@ -73,6 +102,22 @@ def serves(process):
     return False
 
 
+def check_without_keys(binary, folder, options):
+    """A role that works on records on real brokers ends without keys, before it waits for any server."""
+    for role in sorted(helm_chart.signing_roles() - {"scheduler"}):
+        process = start(binary, folder, role, options, {})
+        try:
+            code = process.wait(timeout=PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            code = "none"
+        finally:
+            process.kill()
+            process.wait()
+        said = (folder / f"{role}.log").read_text()
+        if code != 2 or "signing.keys is missing" not in said:
+            yield f"{role} without signing keys ends with {code}: {said[-400:]}"
+
+
 def check(binary, where, options, access):
     wrong = []
     with tempfile.TemporaryDirectory(prefix="windfall-options-") as name:
@@ -84,7 +129,7 @@ def check(binary, where, options, access):
         processes = {}
         try:
             for role in ROLES:
-                processes[role] = start(binary, folder, role, file)
+                processes[role] = start(binary, folder, role, file, with_keys(folder, role))
             for role, process in processes.items():
                 if not serves(process):
                     wrong.append(f"{where}: {role} does not begin: {(folder / f'{role}.log').read_text()[-400:]}")
@@ -92,6 +137,7 @@ def check(binary, where, options, access):
             for process in processes.values():
                 process.kill()
                 process.wait()
+        wrong += [f"{where}: {what}" for what in check_without_keys(binary, folder, file)]
     return wrong
 
 

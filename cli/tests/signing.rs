@@ -117,3 +117,24 @@ fn a_process_that_cannot_sign_does_not_start() {
     start("sender = \"gateway\"", "may sign no copies");
     start("sender = \"gateway\"\nunsigned = \"perhaps\"", "perhaps");
 }
+
+#[cfg(feature = "kafka")]
+#[test]
+fn a_process_without_keys_does_not_start_on_real_brokers_and_says_so_before_it_has_its_rules() {
+    let dir = tempfile::tempdir().unwrap();
+    let (options, data) = (dir.path().join("windfall.toml"), dir.path().join("data"));
+    let brokers =
+        ["a", "b"].map(|name| format!("[brokers.{name}.kafka]\nbootstrap_servers = \"127.0.0.1:1\"\n"));
+    // Rules that nobody ever sets.
+    let rules = "[rules.etcd]\nendpoints = [\"http://127.0.0.1:1\"]\n";
+    std::fs::write(&options, format!("{}{rules}", brokers.concat())).unwrap();
+    let [options, data] = [&options, &data].map(|path| path.to_str().unwrap());
+    for role in ["serve", "consumer", "reward-service", "sdk-gateway"] {
+        let ended = run(&[role, "--listen", "127.0.0.1:0", "--config", options, "--data", data]);
+        let told = String::from_utf8(ended.stderr).unwrap();
+        assert_eq!(ended.status.code(), Some(2), "{role}: {told}");
+        for said in ["signing.keys is missing", "signing.unsigned = \"accept\"", "docs/signed-records.md"] {
+            assert!(told.contains(said), "{role}: {told}");
+        }
+    }
+}

@@ -11,7 +11,7 @@ use windfall_proto::event::EventRef;
 use windfall_proto::record::{self, Head};
 use windfall_queue_embedded::{EmbeddedBroker, EmbeddedOptions};
 use windfall_signing::{KeyFile, LiveRing, QueueTag, Ring, Signer};
-use windfall_tests::{Service, scratch};
+use windfall_tests::{Ground, Run, Service, plain, scratch};
 
 /// Who the process is, and another sender whose keys the test has.
 const PROCESS: &str = "process";
@@ -302,4 +302,44 @@ fn requeued_records_are_granted_and_unsigned_ones_only_where_the_options_name_th
     assert_eq!(metric(&service, "windfall_unverified_records_total", "reason=\"unsigned\""), 1);
     assert_eq!(metric(&service, "windfall_unsigned_records_total", "coins-b"), 1);
     assert_eq!(service.stop().code, Some(0));
+}
+
+/// Nothing listens there, which a start does not depend on.
+const KAFKA: &str = "[brokers.a.kafka]\nbootstrap_servers = \"127.0.0.1:1\"\n\
+                     [brokers.b.kafka]\nbootstrap_servers = \"127.0.0.1:1\"\n";
+
+/// Whoever reaches Kafka could have rewards granted by a process that verifies nothing.
+#[test]
+fn on_kafka_a_process_starts_with_keys_or_with_the_word_and_is_refused_without_both() {
+    let callers = [("activity", "send")];
+    let dir = scratch();
+    let one = format!("{KAFKA}[signing.topics]\ncash-a = \"accept\"\n");
+    let ground = Ground::new(dir.path(), &callers, &one);
+    for role in ["sdk-gateway", "consumer", "reward-service"] {
+        let run = Run::new(plain()).args([role, "--listen", "127.0.0.1:0", "--config"]).arg(ground.options());
+        let ended = run.arg("--data").arg(dir.path().join(role)).end();
+        assert_eq!(ended.code, Some(2), "{role}: {ended}");
+        // The topic that is accepted by name is not among them.
+        let named = "signing.keys is missing, and other processes can write to";
+        let is_told = ended.stderr.contains(named) && ended.stderr.contains("granted: cash-b on b. ");
+        assert!(is_told, "{role}: {ended}");
+    }
+
+    let dir = scratch();
+    let word = format!("{KAFKA}[signing]\nunsigned = \"accept\"\n");
+    let ground = Ground::new(dir.path(), &callers, &word);
+    let gateway = ground.start("sdk-gateway");
+    send(&gateway, "cash", "unsigned");
+    assert!(gateway.said().contains("records are not signed"), "{}", gateway.said());
+    gateway.kill();
+    let consumer = ground.start_unready("consumer");
+    assert!(consumer.said().contains("records are not verified"), "{}", consumer.said());
+    consumer.kill();
+
+    let dir = scratch();
+    let ground = Ground::new(dir.path(), &callers, KAFKA).with_signing();
+    let gateway = ground.start("sdk-gateway");
+    send(&gateway, "cash", "signed");
+    assert!(!gateway.said().contains("records are not signed"), "{}", gateway.said());
+    gateway.kill();
 }

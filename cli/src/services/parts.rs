@@ -157,9 +157,10 @@ impl ServiceOptions {
         health: &Health,
         clock: &Clock,
     ) -> Result<wiring::Parts> {
+        // First: a process that is refused for its lack of keys connects to nothing.
+        let signing = self.open_signing(work, &rules.current())?;
         let brokers = if work.needs_brokers() { self.open_brokers()? } else { BTreeMap::new() };
         let keys = if work.needs_keys() { Some(self.open_keys()?) } else { None };
-        let signing = self.open_signing(work, &rules.current())?;
         let tokens = self.tokens.open_or_wait(&self.data).await?;
         let ledger = if work.grants() {
             let unbudgeted = self.unbudgeted(&rules.current());
