@@ -41,6 +41,7 @@ REFUSED = {
     "signing.secrets.consumer=": "signing.secrets.consumer",
     "signing.secrets.reward-service=": "signing.secrets.reward-service",
     "signing.secrets.sdk-gateway=": "signing.secrets.sdk-gateway",
+    "signing.unsigned=accept,signing.secrets.consumer=": "signing.secrets.consumer",
 }
 
 
@@ -318,8 +319,12 @@ def cases(expect, rendered):
         own = variables("unsigned", f"try-{role}")
         expect("WINDFALL_OPTION_SIGNING__KEYS" not in own, f"unsigned.yaml: {role} has signing keys")
         expect(own.get("WINDFALL_OPTION_SIGNING__UNSIGNED") == "accept", f"unsigned.yaml: {role} refuses to start")
+        own = variables("verifiers-first", f"try-{role}")
+        has_keys = role in whole_ring_roles()
+        expect(("WINDFALL_OPTION_SIGNING__KEYS" in own) == has_keys, f"verifiers-first.yaml: the signing keys of {role}")
+        expect(own.get("WINDFALL_OPTION_SIGNING__UNSIGNED") == "accept", f"verifiers-first.yaml: {role} is not told to accept")
     for role in ["wallet", "token-service"]:
-        for case in ["signed", "unsigned"]:
+        for case in ["signed", "unsigned", "verifiers-first"]:
             named = [name for name in variables(case, f"try-{role}") if "SIGNING" in name]
             expect(not named, f"{case}.yaml: {role} is given {named}")
     for role in ["consumer", "reward-service", "sdk-gateway"]:

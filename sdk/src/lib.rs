@@ -8,7 +8,8 @@
 //! A call checks its arguments, mints the token, copies the event into the spool and returns: microseconds, no
 //! network, no disk. From then on the event survives the death of the process (I2). The pump gathers events of one
 //! queue, side and type into packs and sends them through the virtual queue; a pack leaves the spool when a broker has
-//! acknowledged it. With a signing key ([`SdkBuilder::signing_file`]) the pump signs each pack for its queue. Where no queue
+//! acknowledged it. With a signing key ([`SdkBuilder::signing_file`]) the pump signs each pack for its queue; without one, consumers
+//! on real brokers archive its records, unless they accept unsigned ones by name. Where no queue
 //! takes a pack it waits there until the rules have one that does. Brokers may be away, at the start as well: calls
 //! succeed as long as the spool has room. Tokens go to the token store on the side, which may be down (I8).
 //!

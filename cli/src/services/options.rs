@@ -369,7 +369,6 @@ impl ServiceOptions {
         options.grant_async.check()?;
         options.rewards.check()?;
         options.ledger_mark.check()?;
-        options.signing.as_ref().map_or(Ok(()), SigningAt::check)?;
         options.consumer.check().context("the options [consumer] cannot be used")?;
         options.scheduler.check(&options.brokers, &options.task_queue.pools)?;
         options.task_queue.check()?;

@@ -29,7 +29,7 @@ pub struct SigningAt {
 
 impl SigningAt {
     /// Refuses words that contradict each other.
-    pub fn check(&self) -> Result<()> {
+    fn check(&self) -> Result<()> {
         if self.keys.is_some() {
             return Ok(());
         }
@@ -69,9 +69,12 @@ impl ServiceOptions {
     /// can write to, where the options do not accept that by name: whoever reaches such a broker could have rewards granted.
     /// Without the rules it refuses what no rules could make good. // I12
     pub fn check_unsigned(&self, work: Work, rules: Option<&Rules>) -> Result<()> {
-        if self.signing.as_ref().is_some_and(|at| at.keys.is_some()) {
+        let takes_adds = work.schedules && self.scheduler.queue.is_some();
+        // Roles share options files: who works on no records may leave its keys out of any of them.
+        if !work.queues() && !takes_adds || self.signing.as_ref().is_some_and(|at| at.keys.is_some()) {
             return Ok(());
         }
+        self.signing.as_ref().map_or(Ok(()), SigningAt::check)?;
         let accepted = self.accepted_by_name();
         let mut topics = Vec::new();
         match rules {
