@@ -54,3 +54,15 @@ impl BrokerSource {
         }
     }
 }
+
+#[cfg(all(test, feature = "embedded", feature = "kafka", feature = "rocketmq"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clusters_can_be_written_by_others_and_files_of_this_process_cannot() {
+        assert!(BrokerSource::Kafka(Box::new(KafkaOptions::at("127.0.0.1:1"))).is_shared());
+        assert!(BrokerSource::RocketMq(Box::default()).is_shared());
+        assert!(!BrokerSource::Embedded("brokers".into(), EmbeddedOptions::default()).is_shared());
+    }
+}

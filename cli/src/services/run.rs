@@ -52,7 +52,8 @@ pub struct ServiceArgs {
 pub struct ServeArgs {
     #[command(flatten)]
     service: ServiceArgs,
-    /// Try it out: make the key ring, the rules and the callers' keys where they are missing, and print the keys
+    /// Try it out: make the key ring, the rules, the callers' keys and, on Kafka or RocketMQ, the signing keys where they are
+    /// missing, and print the callers' keys
     #[arg(long)]
     dev: bool,
 }
