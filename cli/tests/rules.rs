@@ -169,12 +169,17 @@ fn documents_and_versions_are_compared_by_what_they_say() {
 
 /// What a process with consumers reports beside the rules; `staged` is what it does with the change that is staged.
 fn report(place: &Place, staged: &Value) {
+    report_with(place, staged, &[]);
+}
+
+/// The same of a process whose program knows these guards beside the first three.
+fn report_with(place: &Place, staged: &Value, guards: &[&str]) {
     let status = place.folder.path().join("rules.toml.status");
     fs::create_dir_all(&status).unwrap();
     let at_ms = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis();
     let own = serde_json::json!({
         "process": "consumer-a-1", "version": 1, "at_ms": u64::try_from(at_ms).unwrap(), "stages": true,
-        "refuses": null, "source_failure": null, "staged": staged,
+        "refuses": null, "source_failure": null, "staged": staged, "guards": guards,
     });
     fs::write(status.join("consumer-a-1.json"), own.to_string()).unwrap();
 }
@@ -233,6 +238,38 @@ fn a_trial_that_cannot_end_well_is_refused_at_once() {
     refuses(&["promote", "--wait", "--why", &too_long, "--who", "ann"], "say why");
     place.change(&["promote", "--force"]);
     assert_eq!(place.shown()["limits"]["types"]["badge"]["fuse"], "pause");
+}
+
+/// A program of an earlier version refuses a document with a guard that it does not know.
+#[test]
+fn a_newer_guard_is_staged_where_every_process_knows_it() {
+    let place = Place::new();
+    report(&place, &Value::Null);
+    let guard = ["--latency-p99-max-ms", "2000", "--budget-lasts-min-ms", "600000"];
+    let stage = [&["stage", "--percent", "50", "--fuse", "badge=pause"][..], &guard].concat();
+    let before = place.text();
+    let refused = place.run(&[&stage[..], &["--why", "test", "--who", "ann"]].concat());
+    let stderr = String::from_utf8(refused.stderr).unwrap();
+    assert_eq!(refused.status.code(), Some(2), "{stderr}");
+    assert!(
+        stderr.contains("consumer-a-1 runs an older version") && stderr.contains("latency_p99_max_ms"),
+        "{stderr}"
+    );
+    assert_eq!(place.text(), before);
+
+    report_with(&place, &Value::Null, &["latency_p99_max_ms", "budget_lasts_min_ms"]);
+    place.change(&stage);
+    assert!(
+        place.text().contains("latency_p99_max_ms = 2000\nbudget_lasts_min_ms = 600000"),
+        "{}",
+        place.text()
+    );
+    let status = place.run(&["status"]);
+    let said = String::from_utf8(status.stdout).unwrap();
+    assert!(said.contains("  guards: latency_p99_max_ms = 2000, budget_lasts_min_ms = 600000\n"), "{said}");
+    let status: Value = serde_json::from_slice(&place.run(&["status", "--json"]).stdout).unwrap();
+    let guards = &status["staged"]["guards"];
+    assert_eq!((&guards["latency_p99_max_ms"], &guards["lag_max_records"]), (&2_000.into(), &Value::Null));
 }
 
 /// The trial of a process that has given it up is taken back, and the reason is kept, however long the operator's own is.

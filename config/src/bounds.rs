@@ -68,3 +68,7 @@ pub(crate) type OldestMaxMs = Number<u64, 1000, 86_400_000>;
 /// At 100 no failure would.
 pub(crate) type FailedMaxPercent = Number<u8, 0, 99>;
 pub(crate) type LagMaxRecords = Number<u64, 1, NUMBER_MAX>;
+/// Below ten milliseconds one commit of the ledger would end it.
+pub(crate) type LatencyP99MaxMs = Number<u64, 10, 86_400_000>;
+/// The pace is that of a minute, so it says nothing of what comes within one; at most 30 days.
+pub(crate) type BudgetLastsMinMs = Number<u64, 60_000, 2_592_000_000>;

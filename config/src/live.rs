@@ -155,10 +155,11 @@ impl LiveRules {
         self.swap_to_what_is_staged(&mut record, now_ms);
     }
 
-    /// The staged change that this process runs now.
-    pub fn staged_here(&self) -> Option<Staged> {
+    /// The rules as the document has them, where this process runs the change that is staged in it.
+    pub fn staged_here(&self) -> Option<Arc<Rules>> {
         let record = self.0.record.lock();
-        record.staged().filter(|staged| record.runs(staged)).cloned()
+        let runs = record.staged().is_some_and(|staged| record.runs(staged));
+        record.document.clone().filter(|_| runs)
     }
 
     /// Gives up the change that was staged at `since_ms`: this process runs the rules without it from now on, also where

@@ -4,6 +4,8 @@
 //! the same version. It may reach limits, fuses, ranks and pacing: what one process may have otherwise than the next
 //! one. Where a guard is exceeded, a process gives the change up by itself and reports why.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use windfall_contract::rules::{Guards, Rules, Staged};
@@ -71,6 +73,16 @@ pub enum StageError {
         "{0} runs an older version of Windfall, which refuses a document with a staged change: bring all processes up to date first"
     )]
     OldProcess(String),
+    /// A program that does not know a guard would refuse the document, and run behind the others.
+    #[error(
+        "{process} runs an older version of Windfall, which refuses a document with the guard `{guard}`: bring all processes up to date first, or leave this guard out"
+    )]
+    OldProcessForGuard {
+        /// The process.
+        process: String,
+        /// The guard, by its key.
+        guard: &'static str,
+    },
     /// No process that could try the change has this name.
     #[error("no process with consumers has the name {name}; there are: {known}")]
     UnknownProcess {
@@ -110,14 +122,24 @@ pub enum Trial {
 }
 
 impl Triers {
-    /// Their names, by what the processes report.
+    /// Their names, by what the processes report, for a change with these guards.
     ///
     /// # Errors
-    /// [`StageError::OldProcess`], [`StageError::UnknownProcess`], [`StageError::NoProcess`].
-    pub fn choose(&self, reports: &[ProcessStatus], now_ms: u64) -> Result<Vec<String>, StageError> {
+    /// [`StageError::OldProcess`], [`StageError::OldProcessForGuard`], [`StageError::UnknownProcess`],
+    /// [`StageError::NoProcess`].
+    pub fn choose(
+        &self,
+        reports: &[ProcessStatus],
+        guards: &Guards,
+        now_ms: u64,
+    ) -> Result<Vec<String>, StageError> {
         let living: Vec<&ProcessStatus> = reports.iter().filter(|one| !one.is_silent(now_ms)).collect();
         if let Some(old) = living.iter().find(|one| one.stages.is_none()) {
             return Err(StageError::OldProcess(old.process.clone()));
+        }
+        let old = living.iter().find_map(|one| Some((one.process.clone(), one.unknown_guard(guards)?)));
+        if let Some((process, guard)) = old {
+            return Err(StageError::OldProcessForGuard { process, guard });
         }
         let is_able = |one: &&ProcessStatus| {
             one.stages == Some(true) && one.refuses.is_none() && one.source_failure.is_none()
@@ -283,6 +305,7 @@ pub fn standing_json(staged: &Staged, reports: &[ProcessStatus], now_ms: u64) ->
     json!({
         "since_ms": staged.since_ms, "proven_ms": staged.proven_ms, "until_ms": staged.until_ms,
         "processes": staged.processes, "state": state, "left_ms": left_ms, "reasons": reasons,
+        "guards": BTreeMap::from(staged.guards.named()),
     })
 }
 
@@ -323,6 +346,7 @@ mod tests {
             source_failure: None,
             stages: Some(true),
             staged: Some(StagedStatus { since_ms: NOW_MS, runs, given_up }),
+            guards: Vec::new(),
         }
     }
 
@@ -452,16 +476,100 @@ mod tests {
             ["a", "b", "c"].map(|name| named(name, Some(true))).into_iter().chain([named("d", Some(false))]);
         let mut all: Vec<_> = all.collect();
         let at_ms = NOW_MS + 2000;
-        let share = |all: &[ProcessStatus], percent: u8| Triers::Percent(percent).choose(all, at_ms);
+        let none = Guards::default();
+        let share = |all: &[ProcessStatus], percent: u8| Triers::Percent(percent).choose(all, &none, at_ms);
         assert_eq!(share(&all, 34).unwrap(), ["a", "b"]);
         assert_eq!(share(&all, 1).unwrap(), ["a"]);
         assert_eq!(share(&all, 100).unwrap(), ["a", "b", "c"]);
         assert!(matches!(share(&all[3..], 100), Err(StageError::NoProcess)));
-        let wanted = |name: &str| Triers::Named(vec![name.to_owned()]).choose(&all, at_ms);
+        let wanted = |name: &str| Triers::Named(vec![name.to_owned()]).choose(&all, &none, at_ms);
         assert_eq!(wanted("b").unwrap(), ["b"]);
         assert!(wanted("d").unwrap_err().to_string().ends_with("there are: a, b, c"));
-        assert!(Triers::Named(vec!["a".into()]).choose(&all, at_ms + 60_000).is_err(), "it is silent");
+        assert!(Triers::Named(vec!["a".into()]).choose(&all, &none, at_ms + 60_000).is_err(), "it is silent");
         all.push(named("old", None));
         assert!(matches!(share(&all, 100), Err(StageError::OldProcess(name)) if name == "old"));
+    }
+
+    /// A process of the version before would refuse the document, and with older rules than the ledger has seen it would grant
+    /// nothing: so all are asked, also those that would not try the change.
+    #[test]
+    fn a_guard_that_a_process_does_not_know_is_not_staged() {
+        let (live, _) = crate::LiveRules::adjustable(parse_rules(SAMPLE, None).unwrap(), None);
+        let new = ProcessStatus::of("consumer-a-1", &live.status(), true, NOW_MS);
+        let old = ProcessStatus {
+            process: "gateway-b-1".into(),
+            guards: Vec::new(),
+            stages: Some(false),
+            ..new.clone()
+        };
+        let choose =
+            |reports: &[ProcessStatus], guards: Guards| Triers::Percent(100).choose(reports, &guards, NOW_MS);
+        let both = [new.clone(), old.clone()];
+        assert_eq!(choose(&both, who().guards).unwrap(), ["consumer-a-1"], "every version has this one");
+        let latency = Guards { latency_p99_max_ms: Some(2_000), ..Guards::default() };
+        let budget = Guards { budget_lasts_min_ms: Some(600_000), ..who().guards };
+        for (guards, key) in [(latency, "latency_p99_max_ms"), (budget, "budget_lasts_min_ms")] {
+            assert_eq!(choose(&[new.clone()], guards).unwrap(), ["consumer-a-1"]);
+            let refused = choose(&both, guards).unwrap_err();
+            assert!(
+                matches!(&refused, StageError::OldProcessForGuard { process, guard } if process == "gateway-b-1" && *guard == key),
+                "{refused}"
+            );
+            // One that has ended is in nobody's way.
+            let gone = ProcessStatus { at_ms: NOW_MS - 60_000, ..old.clone() };
+            assert!(choose(&[new.clone(), gone], guards).is_ok());
+        }
+        // What was reported before there were such guards.
+        let mut report = serde_json::to_value(&new).unwrap();
+        report.as_object_mut().unwrap().remove("guards");
+        let read: ProcessStatus = serde_json::from_value(report).unwrap();
+        assert_eq!(
+            choose(&[read], latency).unwrap_err().to_string().matches("`latency_p99_max_ms`").count(),
+            1
+        );
+    }
+
+    #[test]
+    fn every_guard_is_written_and_read_and_kept_within_its_range() {
+        let guards = Guards {
+            oldest_max_ms: Some(1_000),
+            failed_max_percent: Some(0),
+            lag_max_records: Some(1),
+            latency_p99_max_ms: Some(10),
+            budget_lasts_min_ms: Some(60_000),
+        };
+        let text = |guards: Guards| stage(SAMPLE, &wanted(), &StageFor { guards, ..who() }, NOW_MS);
+        let rules = parse_rules(&text(guards).unwrap(), None).unwrap();
+        let staged = rules.staged.clone().unwrap();
+        assert_eq!(staged.guards, guards);
+        assert_eq!(parse_rules(&rules_text(&rules), None).unwrap(), rules);
+        let standing = standing_json(&staged, &[], NOW_MS);
+        assert_eq!(standing["guards"]["latency_p99_max_ms"], 10);
+        assert_eq!(standing["guards"].as_object().unwrap().len(), guards.named().len());
+        for (wrong, key) in [
+            (Guards { latency_p99_max_ms: Some(9), ..guards }, "staged.guards.latency_p99_max_ms"),
+            (Guards { latency_p99_max_ms: Some(86_400_001), ..guards }, "staged.guards.latency_p99_max_ms"),
+            (Guards { budget_lasts_min_ms: Some(59_999), ..guards }, "staged.guards.budget_lasts_min_ms"),
+            (
+                Guards { budget_lasts_min_ms: Some(2_592_000_001), ..guards },
+                "staged.guards.budget_lasts_min_ms",
+            ),
+        ] {
+            let refused = text(wrong).unwrap_err().to_string();
+            assert!(refused.contains(key), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_change_reaches_the_types_that_it_names_and_budgets_over_all_types() {
+        let reached = |wanted: &Rules| {
+            let rules = parse_rules(&stage(SAMPLE, wanted, &who(), NOW_MS).unwrap(), None).unwrap();
+            ["badge", "cash", "*"].map(|bonus_type| rules.staged_reaches(bonus_type))
+        };
+        let badge = RulesEdit::Limit { bucket: Bucket::Type("badge".into()), rate_per_s: 1500, burst: None };
+        let badge = parse_rules(&badge.apply(SAMPLE).unwrap(), None).unwrap();
+        assert_eq!(reached(&badge), [true, false, true]);
+        assert_eq!(reached(&wanted()), [true; 3], "pacing is that of all types");
+        assert!(!badge.staged_reaches("badge"), "nothing is staged");
     }
 }

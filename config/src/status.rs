@@ -2,6 +2,7 @@
 //! `windfall rules status` reads it.
 
 use serde::{Deserialize, Serialize};
+use windfall_contract::rules::Guards;
 
 use crate::stage::StagedStatus;
 
@@ -11,6 +12,9 @@ pub const REPORT_EVERY_MS: u64 = 5_000;
 pub const SILENT_AFTER_MS: u64 = 20_000;
 /// How long the report of a silent process is kept.
 pub(crate) const FORGET_AFTER_MS: u64 = 3_600_000;
+/// The guards that are newer than staged changes themselves, by their keys. A program that knows staged changes and does not
+/// report one of these refuses a document that has it.
+pub(crate) const LATER_GUARDS: [&str; 2] = ["latency_p99_max_ms", "budget_lasts_min_ms"];
 /// The letters of a name that reports are kept under, at most.
 const NAME_MAX: usize = 128;
 
@@ -34,6 +38,9 @@ pub struct ProcessStatus {
     /// What it does with the change that is staged.
     #[serde(default)]
     pub staged: Option<StagedStatus>,
+    /// The guards that its program knows beside the first three, by their keys. It refuses a document with any other one.
+    #[serde(default)]
+    pub guards: Vec<String>,
 }
 
 /// A document that a process does not run.
@@ -58,7 +65,15 @@ impl ProcessStatus {
             source_failure: status.source_failure.as_ref().map(|failure| failure.text.clone()),
             stages: Some(stages),
             staged: status.staged.clone(),
+            guards: LATER_GUARDS.map(str::to_owned).to_vec(),
         }
+    }
+
+    /// The first of these guards, by its key, that its program does not know.
+    pub(crate) fn unknown_guard(&self, guards: &Guards) -> Option<&'static str> {
+        let given = guards.named().into_iter().filter(|(_, bound)| bound.is_some()).map(|(key, _)| key);
+        let mut later = given.filter(|key| LATER_GUARDS.contains(key));
+        later.find(|key| !self.guards.iter().any(|known| known == key))
     }
 
     /// Whether it has not reported for long.

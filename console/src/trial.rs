@@ -37,6 +37,8 @@ struct WishedGuards {
     oldest_max_ms: Option<u64>,
     failed_max_percent: Option<u64>,
     lag_max_records: Option<u64>,
+    latency_p99_max_ms: Option<u64>,
+    budget_lasts_min_ms: Option<u64>,
 }
 
 /// A step that ends a trial.
@@ -130,8 +132,10 @@ impl RulesDesk {
         };
         let mut wrong = Vec::new();
         let wanted = noted(&mut wrong, wish.rules(self, in_force.version));
-        let processes = noted(&mut wrong, wish.processes(&reports, now_ms));
-        let guards = noted(&mut wrong, wish.guards.parsed());
+        let guards = wish.guards.parsed();
+        let asked = guards.as_ref().copied().unwrap_or_default();
+        let processes = noted(&mut wrong, wish.processes(&reports, &asked, now_ms));
+        let guards = noted(&mut wrong, guards);
         let (Some(wanted), Some(processes), Some(guards)) = (wanted, processes, guards) else {
             return Ok(Err(wrong));
         };
@@ -178,10 +182,6 @@ impl RulesDesk {
 /// How the staged change stands, and what it is, for the page.
 pub(crate) fn staged(rules: &Rules, staged: &Staged, reports: &[ProcessStatus], now_ms: u64) -> Value {
     let mut object = standing_json(staged, reports, now_ms);
-    let Guards { oldest_max_ms, failed_max_percent, lag_max_records } = staged.guards;
-    object["guards"] = json!({
-        "oldest_max_ms": oldest_max_ms, "failed_max_percent": failed_max_percent, "lag_max_records": lag_max_records,
-    });
     let tried = without_trial(&rules.with_staged());
     object["differences"] = json!(differences(&without_trial(rules), &tried));
     object
@@ -197,7 +197,12 @@ impl Wish {
         }
     }
 
-    fn processes(&self, reports: &[ProcessStatus], now_ms: u64) -> Result<Vec<String>, NotMade> {
+    fn processes(
+        &self,
+        reports: &[ProcessStatus],
+        guards: &Guards,
+        now_ms: u64,
+    ) -> Result<Vec<String>, NotMade> {
         let triers = match (&self.processes, self.percent) {
             (Some(names), None) if !names.is_empty() => Triers::Named(names.clone()),
             (None, Some(percent)) => match u8::try_from(percent) {
@@ -209,7 +214,7 @@ impl Wish {
                 return Err(NotMade::Wish("processes", what));
             }
         };
-        triers.choose(reports, now_ms).map_err(NotMade::Stage)
+        triers.choose(reports, guards, now_ms).map_err(NotMade::Stage)
     }
 }
 
@@ -222,6 +227,8 @@ impl WishedGuards {
             failed_max_percent: failed_max_percent
                 .map_err(|_| NotMade::Wish("guards.failed_max_percent", "it is 0 to 99"))?,
             lag_max_records: self.lag_max_records,
+            latency_p99_max_ms: self.latency_p99_max_ms,
+            budget_lasts_min_ms: self.budget_lasts_min_ms,
         })
     }
 }
@@ -271,9 +278,12 @@ impl NotMade {
                 (StatusCode::CONFLICT, "ABORTED")
             }
             Self::InForce(_)
-            | Self::Stage(StageError::NotProven(_) | StageError::OldProcess(_) | StageError::NoProcess) => {
-                (StatusCode::CONFLICT, "FAILED_PRECONDITION")
-            }
+            | Self::Stage(
+                StageError::NotProven(_)
+                | StageError::OldProcess(_)
+                | StageError::OldProcessForGuard { .. }
+                | StageError::NoProcess,
+            ) => (StatusCode::CONFLICT, "FAILED_PRECONDITION"),
             Self::Stage(StageError::Nothing) => (StatusCode::NOT_FOUND, "NOT_FOUND"),
             Self::Wish(..) | Self::Wanted(_) | Self::Stage(_) => {
                 (StatusCode::BAD_REQUEST, "INVALID_ARGUMENT")

@@ -24,6 +24,7 @@ fn report(running: &Running, process: &str, staged: Option<StagedStatus>) {
         source_failure: None,
         stages: Some(true),
         staged,
+        guards: Vec::new(),
     };
     running.rules.report(&status).unwrap();
 }
@@ -93,7 +94,10 @@ async fn a_change_is_checked_and_staged_for_the_share_that_the_command_would_cho
     assert_eq!((&now["processes"], &now["differences"]), (&json!(["consumer-a-1"]), &difference));
     assert_eq!(
         now["guards"],
-        json!({ "oldest_max_ms": null, "failed_max_percent": null, "lag_max_records": 1_000_000 })
+        json!({
+            "oldest_max_ms": null, "failed_max_percent": null, "lag_max_records": 1_000_000,
+            "latency_p99_max_ms": null, "budget_lasts_min_ms": null,
+        })
     );
     assert_eq!(
         (&now["proven_ms"], &now["until_ms"]),
@@ -153,6 +157,10 @@ async fn a_wish_that_is_wrong_says_all_that_is_wrong_and_changes_nothing() {
     assert_eq!(checked["ok"], false);
     assert_eq!(keys, ["limits.types.badge.rate_per_s", "percent", "guards.failed_max_percent"]);
 
+    // These processes report no guards, so their program knows the first three alone.
+    let newer = wish_with(json!({ "guards": { "latency_p99_max_ms": 2_000 } }));
+    let refused = browser.post("/console/api/rules/stage", &newer).await;
+    refused.assert_refused(409, "the guard `latency_p99_max_ms`");
     // Where a process would refuse the document, or nobody could try it.
     for name in ["consumer-a-1", "consumer-b-1"] {
         running.rules.withdraw(name).unwrap();
@@ -167,6 +175,7 @@ async fn a_wish_that_is_wrong_says_all_that_is_wrong_and_changes_nothing() {
         source_failure: None,
         stages: None,
         staged: None,
+        guards: Vec::new(),
     };
     running.rules.report(&old).unwrap();
     let refused = browser.post("/console/api/rules/stage", &wish()).await;

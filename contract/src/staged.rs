@@ -24,7 +24,7 @@ pub struct Staged {
     pub pacing: Pacing,
 }
 
-/// Bounds beyond which a process gives a staged change up; a bound that is not there bounds nothing.
+/// Bounds at which a process gives a staged change up once they are passed; a bound that is not there bounds nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Guards {
     /// The age of the oldest event that waits in a lane whose fuse is closed, in ms.
@@ -33,6 +33,24 @@ pub struct Guards {
     pub failed_max_percent: Option<u8>,
     /// The records of one topic that its consumers have not committed.
     pub lag_max_records: Option<u64>,
+    /// The time from send to credit that 99 of 100 rewards that this process credited within the last ten seconds did not
+    /// exceed, in ms.
+    pub latency_p99_max_ms: Option<u64>,
+    /// The time that each budget which the change touches lasts at the pace of the last minute, in ms: a lower bound.
+    pub budget_lasts_min_ms: Option<u64>,
+}
+
+impl Guards {
+    /// Every guard by its key in the document, with its bound.
+    pub fn named(&self) -> [(&'static str, Option<u64>); 5] {
+        [
+            ("oldest_max_ms", self.oldest_max_ms),
+            ("failed_max_percent", self.failed_max_percent.map(u64::from)),
+            ("lag_max_records", self.lag_max_records),
+            ("latency_p99_max_ms", self.latency_p99_max_ms),
+            ("budget_lasts_min_ms", self.budget_lasts_min_ms),
+        ]
+    }
 }
 
 impl Rules {
@@ -45,6 +63,16 @@ impl Rules {
             }
             None => self.clone(),
         }
+    }
+
+    /// Whether the change that is staged in these rules reaches rewards of this bonus type. `*`, by which a budget is one over
+    /// all types, is reached by every change.
+    pub fn staged_reaches(&self, bonus_type: &str) -> bool {
+        let Some(staged) = self.staged.as_deref() else { return false };
+        let reaches_all = staged.pacing != self.pacing || staged.limits.global != self.limits.global;
+        reaches_all
+            || bonus_type == "*"
+            || staged.limits.types.get(bonus_type) != self.limits.types.get(bonus_type)
     }
 
     /// What tells these rules from others that the same process has run, in the order in which it ran them: of one

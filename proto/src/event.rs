@@ -9,6 +9,7 @@ use bytes::BufMut;
 /// Bytes of one event at most, as the SDK and the services take it.
 pub const EVENT_BYTES_MAX: u32 = 11 << 10;
 
+const FIRST_SENT_MS: u64 = 7;
 const NOT_BEFORE_MS: u32 = 10;
 
 /// One event, borrowed from its bytes. Strings are empty and numbers 0 where the event has no such field.
@@ -169,6 +170,26 @@ pub fn not_before_ms(bytes: &[u8]) -> Result<i64, Malformed> {
     Ok(found)
 }
 
+/// From when on an event is meant to be credited, in Unix milliseconds: when the SDK took it, or the time before which its
+/// sender does not want it to be granted, whichever is later; 0 where it says neither.
+///
+/// # Errors
+/// The bytes are no protobuf message, or one of the two fields has another wire type.
+pub fn creditable_from_ms(bytes: &[u8]) -> Result<i64, Malformed> {
+    let (mut first_sent_ms, mut not_before_ms) = (0, 0);
+    let mut reader = Reader::new(bytes);
+    while !reader.is_empty() {
+        let at = reader.position();
+        let (field, value) = reader.field()?;
+        if field == FIRST_SENT_MS {
+            first_sent_ms = wire::int64(value, at)?;
+        } else if field == u64::from(NOT_BEFORE_MS) {
+            not_before_ms = wire::int64(value, at)?;
+        }
+    }
+    Ok(first_sent_ms.max(not_before_ms))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -207,6 +228,7 @@ mod tests {
             prop_assert_eq!(view, expected);
             prop_assert_eq!(super::trade_no(&bytes).unwrap(), trade_no.as_str());
             prop_assert_eq!(super::not_before_ms(&bytes).unwrap(), not_before_ms);
+            prop_assert_eq!(creditable_from_ms(&bytes).unwrap(), first_sent_ms.max(not_before_ms));
             let mut again = Vec::new();
             view.encode(extension.iter().map(|(k, v)| (k.as_str(), v.as_str())), &mut again);
             put_not_before(&mut again, not_before_ms);

@@ -3,6 +3,7 @@
 use crate::decode::{self, NoOrder};
 use crate::fence::{Fence, Permit};
 use crate::job::{Answer, Ask, Decision, End, Grant, Hold, How, Job, Settle};
+use crate::send_to_credit;
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 use windfall_contract::accounts::{Reason, Status, StoredOrder, Withdrawal};
@@ -38,10 +39,20 @@ struct Note<'j> {
 pub(crate) struct Done<'j> {
     /// The users and names of events credited now or before.
     pub credited: Vec<(i64, OrderId<'j>)>,
+    /// For events credited now, and not before, the moments from which on their times count: by job, with its bonus type.
+    pub times: Vec<(&'j str, Vec<i64>)>,
     /// The number of new entries in the archive.
     pub archived: u64,
     /// Answers of payers that contradict what two operators had settled.
     pub late_answers: u64,
+}
+
+impl<'j> Done<'j> {
+    fn note_times(&mut self, bonus_type: &'j str, from_ms: Vec<i64>) {
+        if !from_ms.is_empty() {
+            self.times.push((bonus_type, from_ms));
+        }
+    }
 }
 
 impl<'l, 'j> Round<'l, 'j> {
@@ -164,6 +175,7 @@ impl<'l, 'j> Round<'l, 'j> {
         let mut conflicts = self.conflicts(orders, &outcomes)?.into_iter();
         let mut outcomes = outcomes.into_iter();
         let mut decisions = Vec::with_capacity(orders.len());
+        let mut from_ms = Vec::new();
         for (event, order) in grant.events.iter().zip(orders) {
             let decision = match order {
                 Ok(order) => {
@@ -173,6 +185,9 @@ impl<'l, 'j> Round<'l, 'j> {
                     match &decision {
                         Decision::Reply(reply) if reply.is_credited() => {
                             self.done.credited.push((order.user_id, order.id()));
+                            if *reply == GrantReply::Credited {
+                                send_to_credit::note(event, &mut from_ms);
+                            }
                         }
                         Decision::Reply(GrantReply::Conflict) => {
                             let detail = conflict(order, conflicts.next().flatten());
@@ -190,6 +205,7 @@ impl<'l, 'j> Round<'l, 'j> {
             };
             decisions.push(decision);
         }
+        self.done.note_times(&grant.bonus_type, from_ms);
         Ok(decisions)
     }
 
@@ -253,13 +269,18 @@ impl<'l, 'j> Round<'l, 'j> {
         let refused = settle.refused.iter().map(|(event, _)| asked(event)).collect::<Result<Vec<_>, _>>()?;
         let ids: Vec<OrderId<'_>> = paid.iter().map(Order::id).collect();
         let posted = self.tx.post(&ids, self.now_ms)?;
+        let mut from_ms = Vec::new();
         for ((event, order), finish) in settle.paid.iter().zip(&paid).zip(posted) {
             let reply = self.paid(event, order, &settle.payer, finish)?;
             if reply.is_credited() {
                 self.done.credited.push((order.user_id, order.id()));
+                if reply == GrantReply::Credited {
+                    send_to_credit::note(event, &mut from_ms);
+                }
             }
             replies.push(reply);
         }
+        self.done.note_times(&settle.bonus_type, from_ms);
         let reason = Reason::DownstreamRefused;
         let ids: Vec<_> = refused.iter().map(|order| (order.id(), reason)).collect();
         let released = self.tx.release(&ids, self.now_ms)?;

@@ -7,6 +7,7 @@ use crate::inbox::{Inbox, NotTaken, Weight};
 use crate::job::{Decision, Grant, How, Job};
 use crate::options::{Payer, RewardOptions};
 use crate::reading::ReadCall;
+use crate::send_to_credit::SendToCredit;
 use crate::stats::{Counters, RewardStats};
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -262,6 +263,11 @@ impl RewardHandle {
         let is_closed = self.inner.inbox.is_closed() || self.inner.reads.is_closed();
         let fence = (self.inner.fence.newest(), self.inner.fence.behind().is_some());
         self.inner.counters.snapshot(self.inner.inbox.events(), is_closed, fence)
+    }
+
+    /// The times from send to credit of the orders that this process has credited, over all bonus types.
+    pub fn send_to_credit(&self) -> SendToCredit {
+        self.inner.counters.send_to_credit()
     }
 
     /// Takes no more calls, lets the writer finish those that it has, and closes the ledger. Blocks; a second

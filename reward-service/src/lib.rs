@@ -77,6 +77,7 @@ mod replay;
 mod resume;
 #[cfg(feature = "rpc")]
 pub mod rpc;
+mod send_to_credit;
 mod service;
 mod stats;
 mod traced;
@@ -95,5 +96,6 @@ pub use options::{ConnectorOptions, GrantObserver, Payer, RewardOptions};
 pub use outbox::{Again, Rewritten};
 pub use replay::{ReplayError, Replayed};
 pub use resume::{ResumeOptions, Resumed, Resumer};
+pub use send_to_credit::{SEND_TO_CREDIT_BOUNDS_MS, SendToCredit};
 pub use service::{RewardService, StartError};
 pub use stats::{OTHER, RewardStats, TypeStats};

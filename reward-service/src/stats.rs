@@ -1,5 +1,6 @@
 //! The counters that are exported as metrics.
 
+use crate::send_to_credit::SendToCredit;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -43,6 +44,10 @@ declare_metrics! {
             pub retry_old_rules: u64 as "retry_old_rules",
             /// To be asked again because of the service itself.
             pub retry_own: u64 as "retry_own",
+        }
+        .. {
+            /// The times from send to credit of the orders that were credited.
+            pub send_to_credit: SendToCredit,
         }
     }
 }
@@ -133,16 +138,34 @@ pub(crate) struct Counters {
     pub late_answers: AtomicU64,
 }
 
+/// The decisions of this type, or of all types beyond those that are counted one by one.
+fn of_type<'t>(types: &'t mut BTreeMap<String, TypeStats>, bonus_type: &str) -> Option<&'t mut TypeStats> {
+    let name = if types.contains_key(bonus_type) || types.len() < TYPES_MAX { bonus_type } else { OTHER };
+    if !types.contains_key(name) {
+        types.insert(name.to_owned(), TypeStats::default());
+    }
+    types.get_mut(name)
+}
+
 impl Counters {
     pub fn count<'r>(&self, bonus_type: &str, replies: impl IntoIterator<Item = &'r GrantReply>) {
-        let mut types = self.types.lock();
-        let name = if types.contains_key(bonus_type) || types.len() < TYPES_MAX { bonus_type } else { OTHER };
-        if !types.contains_key(name) {
-            types.insert(name.to_owned(), TypeStats::default());
-        }
-        if let Some(stats) = types.get_mut(name) {
+        if let Some(stats) = of_type(&mut self.types.lock(), bonus_type) {
             replies.into_iter().for_each(|reply| stats.count(reply));
         }
+    }
+
+    /// Counts the times of orders that were credited at `now_ms`, by the moments from which on each counts.
+    pub fn count_times(&self, bonus_type: &str, from_ms: &[i64], now_ms: i64) {
+        let times = SendToCredit::of(from_ms, now_ms);
+        if let Some(stats) = of_type(&mut self.types.lock(), bonus_type) {
+            stats.send_to_credit.add(&times);
+        }
+    }
+
+    pub fn send_to_credit(&self) -> SendToCredit {
+        let mut all = SendToCredit::default();
+        self.types.lock().values().for_each(|own| all.add(&own.send_to_credit));
+        all
     }
 
     pub fn snapshot(&self, queued_events: usize, is_closed: bool, fence: (u64, bool)) -> RewardStats {

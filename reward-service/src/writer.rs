@@ -173,6 +173,13 @@ impl Writer {
         self.counters.commits.fetch_add(1, Ordering::Relaxed);
         self.counters.archived.fetch_add(done.archived, Ordering::Relaxed);
         self.counters.late_answers.fetch_add(done.late_answers, Ordering::Relaxed);
+        if !done.times.is_empty() {
+            // It is read now, since the commit itself may have waited for long.
+            let credited_ms = self.clock.wall_ms();
+            for (bonus_type, from_ms) in &done.times {
+                self.counters.count_times(bonus_type, from_ms, credited_ms);
+            }
+        }
         if let Some(observer) = self.observer.as_ref().filter(|_| !done.credited.is_empty()) {
             observer(&done.credited);
         }

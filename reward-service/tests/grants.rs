@@ -60,6 +60,33 @@ async fn a_conflict_is_archived_and_an_order_credits_once() {
     assert_clean(folder.path());
 }
 
+#[tokio::test]
+async fn the_time_from_send_to_credit_counts_once_per_order_and_is_never_negative() {
+    const NOW_MS: i64 = 1_800_000_000_000;
+    let folder = tempfile::tempdir().unwrap();
+    let options = LedgerOptions { unbudgeted: Unbudgeted::Allow, ..LedgerOptions::default() };
+    let ledger = Ledger::open(ledger_path(folder.path()), &options).unwrap();
+    let clock = Clock::from_unix_ms(|| NOW_MS.unsigned_abs());
+    let rewards = RewardService::start(RewardOptions::default(), ledger, vec![], None, clock).unwrap();
+    let sent = |trade_no: &'static str, first_sent_ms: i64| {
+        bytes(EventRef { first_sent_ms, ..event(trade_no, 7, "cash", 5) })
+    };
+    // In one batch twice; by a clock that is ahead; by nobody who says when; and for another user, which is a conflict.
+    let other = bytes(EventRef { first_sent_ms: NOW_MS - 70, ..event("a", 8, "cash", 5) });
+    let events =
+        [sent("a", NOW_MS - 40), sent("a", NOW_MS - 40), sent("b", NOW_MS + 5_000), sent("c", 0), other];
+    let first = rewards.grant_batch("cash", &events).await;
+    assert_eq!(first.iter().filter(|reply| **reply == GrantReply::Credited).count(), 3);
+    // A record that is delivered again, and a copy that its caller has sent later.
+    rewards.grant_batch("cash", &events).await;
+    assert_eq!(rewards.grant_batch("cash", &[sent("a", NOW_MS - 9)]).await, [GrantReply::AlreadyCredited]);
+    let times = rewards.stats().types["cash"].send_to_credit;
+    assert_eq!((times.count(), times.sum_ms, times.buckets[0], times.buckets[5]), (2, 40, 1, 1));
+    assert_eq!(rewards.send_to_credit(), times, "over all types");
+    rewards.close();
+    assert_clean(folder.path());
+}
+
 /// A second reward under a number that is taken was answered as credited before, and nobody ever heard of it again. In another
 /// activity it is another reward, which its payer is asked for under a key of its own.
 #[tokio::test]
@@ -96,6 +123,8 @@ async fn the_same_number_in_another_scene_is_archived_on_every_path_and_in_anoth
     let [own, ..] = twice("cash", "c");
     assert_eq!(rewards.grant_batch("cash", &[own]).await, [GrantReply::AlreadyCredited]);
     assert_eq!(rewards.stats().types["cash"].conflict, 3);
+    let counted = ["cash", "badge"].map(|name| rewards.stats().types[name].send_to_credit.count());
+    assert_eq!(counted, [2, 2], "whoever pays, a repeat and a conflict are no credit");
     assert_eq!(fake.payments(), 2, "once in each activity, and nothing of the other scene");
     rewards.close();
     assert_clean(folder.path());

@@ -5,6 +5,7 @@
 //! drained record; [`metrics`], [`connectors`] and [`dev`] are what their names say.
 
 mod auditor;
+mod budget_burn;
 mod connectors;
 mod console;
 pub mod dev;

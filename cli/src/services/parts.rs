@@ -6,7 +6,7 @@ use super::polled_metrics::PolledMetrics;
 use super::role::Role;
 use super::rules_report::{RulesReport, process_name};
 use super::scheduler::SchedulerAt;
-use super::staged_watch;
+use super::staged_watch::{self, Watched};
 use super::task_queue::JobStores;
 use crate::drivers::{self, LedgerMark, RulesFollower};
 use crate::place;
@@ -89,8 +89,8 @@ impl Parts {
         let report =
             RulesReport::start(&wiring.tasks, role, store, wiring.rules.clone(), stages, clock.clone());
         let counters = wiring.consuming.as_ref().map(|consuming| Box::new(consuming.read_counters()) as _);
-        let staged =
-            staged_watch::start(&wiring.tasks, wiring.rules.clone(), counters, polled.found(), clock.clone());
+        let watched = Watched { counters, rewards: wiring.rewards.clone(), polled: polled.found() };
+        let staged = staged_watch::start(&wiring.tasks, wiring.rules.clone(), watched, clock.clone());
         let forwards = options.scheduler.far.as_ref().is_some_and(|far| far.forward_to.is_some());
         Ok(Self { wiring, connectors, polled, report, staged, forwards, clock: clock.clone() })
     }

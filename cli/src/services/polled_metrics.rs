@@ -64,6 +64,10 @@ declare_metrics! {
             /// Withdrawals that are at their payer for 10 minutes; at most [`COUNTED_MAX`].
             pub undecided_withdrawals: Option<u64>,
         }
+        .. {
+            /// The number of the round, from 1.
+            pub round: u64,
+        }
     }
 }
 
@@ -98,7 +102,7 @@ impl PolledMetrics {
                 (rules.clone(), brokers.clone(), rewards.clone(), Arc::clone(&own));
             async move {
                 let (mut undecided, start) = (Undecided::default(), Instant::now());
-                loop {
+                for round in 1.. {
                     let lag_records = lag(&rules, &brokers).await;
                     let budget_left = budgets(rewards.as_ref()).await;
                     let reserved_orders = reserved_orders(rewards.as_ref()).await;
@@ -119,6 +123,7 @@ impl PolledMetrics {
                         payouts_to_acknowledge,
                         undecided_orders,
                         undecided_withdrawals,
+                        round,
                     };
                     tokio::time::sleep(EVERY).await;
                 }

@@ -158,6 +158,8 @@ pub(super) struct RawGuards {
     pub(super) oldest_max_ms: Field<bounds::OldestMaxMs>,
     pub(super) failed_max_percent: Field<bounds::FailedMaxPercent>,
     pub(super) lag_max_records: Field<bounds::LagMaxRecords>,
+    pub(super) latency_p99_max_ms: Field<bounds::LatencyP99MaxMs>,
+    pub(super) budget_lasts_min_ms: Field<bounds::BudgetLastsMinMs>,
 }
 
 #[derive(Deserialize)]

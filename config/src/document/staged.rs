@@ -46,6 +46,8 @@ pub(super) fn check_staged(
         oldest_max_ms: guards.and_then(|raw| Some(raw.oldest_max_ms.get()?.0)),
         failed_max_percent: guards.and_then(|raw| Some(raw.failed_max_percent.get()?.0)),
         lag_max_records: guards.and_then(|raw| Some(raw.lag_max_records.get()?.0)),
+        latency_p99_max_ms: guards.and_then(|raw| Some(raw.latency_p99_max_ms.get()?.0)),
+        budget_lasts_min_ms: guards.and_then(|raw| Some(raw.budget_lasts_min_ms.get()?.0)),
     };
     Some(Box::new(Staged {
         since_ms,
@@ -110,11 +112,7 @@ pub(super) fn write_staged(rules: &Rules, staged: &Staged, out: &mut Out) {
     out.line(format_args!("proven_ms = {}", staged.proven_ms));
     out.line(format_args!("until_ms = {}", staged.until_ms));
     out.line(format_args!("processes = {}", quoted_list(&staged.processes)));
-    let guards = [
-        ("oldest_max_ms", staged.guards.oldest_max_ms),
-        ("failed_max_percent", staged.guards.failed_max_percent.map(u64::from)),
-        ("lag_max_records", staged.guards.lag_max_records),
-    ];
+    let guards = staged.guards.named();
     if guards.iter().any(|(_, bound)| bound.is_some()) {
         out.head(format_args!("[staged.guards]"));
     }

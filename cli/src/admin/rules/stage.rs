@@ -56,6 +56,14 @@ pub struct StageArgs {
     /// A process gives the change up if a topic has more records than this that were not committed
     #[arg(long, value_name = "RECORDS")]
     lag_max_records: Option<u64>,
+    /// A process gives the change up if the p99 of the time from send to credit is longer than this, in ms: 10 to 86400000. It
+    /// counts the rewards that the process credited within ten seconds, and says nothing where they are fewer than 100
+    #[arg(long, value_name = "MS")]
+    latency_p99_max_ms: Option<u64>,
+    /// A process gives the change up if a budget that the change touches lasts for less than this at the pace of the last
+    /// minute, in ms: 60000 to 2592000000
+    #[arg(long, value_name = "MS")]
+    budget_lasts_min_ms: Option<u64>,
     /// Say what would be staged and for whom, and change nothing
     #[arg(long, conflicts_with = "wait")]
     dry_run: bool,
@@ -90,13 +98,10 @@ pub fn stage(args: &StageArgs) -> Result<Outcome> {
     let common = &args.common;
     let store = common.store()?;
     let unchanged = || format!("{} stays as it is", common.place);
+    let guards = guards(args);
     let who = StageFor {
-        processes: triers(args).choose(&store.reports()?, now_ms()).with_context(unchanged)?,
-        guards: Guards {
-            oldest_max_ms: args.oldest_max_ms,
-            failed_max_percent: args.failed_max_percent,
-            lag_max_records: args.lag_max_records,
-        },
+        processes: triers(args).choose(&store.reports()?, &guards, now_ms()).with_context(unchanged)?,
+        guards,
         proven_after_ms: args.proven_after_ms,
     };
     let wanted = |text: &str| -> Result<String> {
@@ -147,6 +152,12 @@ pub fn abort(args: &AbortArgs) -> Result<Outcome> {
 pub fn standing(staged: &Staged, reports: &[ProcessStatus], now_ms: u64) -> Vec<String> {
     let names = staged.processes.join(", ");
     let mut lines = vec![format!("a change is staged since {} for {names}", utc(staged.since_ms))];
+    let guards = staged.guards.named().into_iter();
+    let guards: Vec<_> = guards.filter_map(|(key, bound)| Some(format!("{key} = {}", bound?))).collect();
+    lines.push(match guards.as_slice() {
+        [] => "  without guards".to_owned(),
+        guards => format!("  guards: {}", guards.join(", ")),
+    });
     lines.push(match trial(staged, reports, now_ms) {
         Trial::Running { left_ms } => format!("  it counts as proven in {} s", left_ms.div_ceil(1000)),
         Trial::Proven => format!("  it has proven itself; promote it before {}", utc(staged.until_ms)),
@@ -304,6 +315,16 @@ fn fuse_edit(text: &str) -> Result<RulesEdit> {
     let (name, state) = text.split_once('=').with_context(wrong)?;
     let state = FuseState::from_str(state, false).ok().with_context(wrong)?;
     Ok(RulesEdit::Fuse { bonus_type: name.to_owned(), fuse: state.into() })
+}
+
+const fn guards(args: &StageArgs) -> Guards {
+    Guards {
+        oldest_max_ms: args.oldest_max_ms,
+        failed_max_percent: args.failed_max_percent,
+        lag_max_records: args.lag_max_records,
+        latency_p99_max_ms: args.latency_p99_max_ms,
+        budget_lasts_min_ms: args.budget_lasts_min_ms,
+    }
 }
 
 /// Who tries it.

@@ -8,6 +8,7 @@ mod documented;
 mod jobs;
 mod live_rules;
 mod process;
+mod send_to_credit;
 mod signing;
 mod task_queue;
 
@@ -257,4 +258,5 @@ fn export_rewards(metrics: &Metrics, sources: &Sources) {
         let types = rewards.iter().flat_map(|rewards| rewards.stats().types);
         types.for_each(|(name, stats)| each(&[&name], &stats));
     });
+    send_to_credit::export(metrics, sources.rewards.clone());
 }
