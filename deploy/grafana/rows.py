@@ -225,6 +225,12 @@ ROWS = [
             ("Grants", "By answer.", "ops", [(per_s("windfall_grants_total", "answer"), "{{answer}}")]),
             ("Credited", "By type.", "ops", [(per_s("windfall_grants_total{answer='credited'}", "type"), "{{type}}")]),
             (
+                "Time from send to credit",
+                "Of orders that were credited; from when their sender wants it where that is later.",
+                "s",
+                quantiles("windfall_send_to_credit_seconds_bucket"),
+            ),
+            (
                 "Time of grant calls",
                 "Of callers that grant over the wire, to the head of the answer.",
                 "s",
