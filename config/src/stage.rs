@@ -509,7 +509,7 @@ mod tests {
         let latency = Guards { latency_p99_max_ms: Some(2_000), ..Guards::default() };
         let budget = Guards { budget_lasts_min_ms: Some(600_000), ..who().guards };
         for (guards, key) in [(latency, "latency_p99_max_ms"), (budget, "budget_lasts_min_ms")] {
-            assert_eq!(choose(&[new.clone()], guards).unwrap(), ["consumer-a-1"]);
+            assert_eq!(choose(std::slice::from_ref(&new), guards).unwrap(), ["consumer-a-1"]);
             let refused = choose(&both, guards).unwrap_err();
             assert!(
                 matches!(&refused, StageError::OldProcessForGuard { process, guard } if process == "gateway-b-1" && *guard == key),
@@ -523,10 +523,8 @@ mod tests {
         let mut report = serde_json::to_value(&new).unwrap();
         report.as_object_mut().unwrap().remove("guards");
         let read: ProcessStatus = serde_json::from_value(report).unwrap();
-        assert_eq!(
-            choose(&[read], latency).unwrap_err().to_string().matches("`latency_p99_max_ms`").count(),
-            1
-        );
+        let refused = choose(&[read], latency).unwrap_err();
+        assert!(refused.to_string().contains("the guard `latency_p99_max_ms`"), "{refused}");
     }
 
     #[test]

@@ -14,7 +14,7 @@ pub const SILENT_AFTER_MS: u64 = 20_000;
 pub(crate) const FORGET_AFTER_MS: u64 = 3_600_000;
 /// The guards that are newer than staged changes themselves, by their keys. A program that knows staged changes and does not
 /// report one of these refuses a document that has it.
-pub(crate) const LATER_GUARDS: [&str; 2] = ["latency_p99_max_ms", "budget_lasts_min_ms"];
+const LATER_GUARDS: [&str; 2] = ["latency_p99_max_ms", "budget_lasts_min_ms"];
 /// The letters of a name that reports are kept under, at most.
 const NAME_MAX: usize = 128;
 

@@ -83,6 +83,13 @@ async fn the_time_from_send_to_credit_counts_once_per_order_and_is_never_negativ
     let times = rewards.stats().types["cash"].send_to_credit;
     assert_eq!((times.count(), times.sum_ms, times.buckets[0], times.buckets[5]), (2, 40, 1, 1));
     assert_eq!(rewards.send_to_credit(), times, "over all types");
+    // Two consumers that hold copies of it ask at once.
+    let copies = [sent("d", NOW_MS - 3)];
+    let (one, other) =
+        tokio::join!(rewards.grant_batch("cash", &copies), rewards.grant_batch("cash", &copies));
+    assert!([one, other].concat().contains(&GrantReply::Credited));
+    let times = rewards.send_to_credit();
+    assert_eq!((times.count(), times.sum_ms), (3, 43));
     rewards.close();
     assert_clean(folder.path());
 }
