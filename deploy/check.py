@@ -108,13 +108,26 @@ def signing_in_compose():
     expect(not others, f"compose.yaml: {others} work on no records, and have signing keys")
 
 
+def listeners(table, where):
+    """What listens beyond loopback has TLS, or is allowed plain text by name."""
+    for key, value in table.items():
+        if isinstance(value, dict):
+            listeners(value, f"{where}: {key}")
+        elif key in ("listen", "admin_listen"):
+            is_local = value.rpartition(":")[0].strip("[]") in ("127.0.0.1", "::1")
+            expect(is_local or "tls" in table or table.get("plaintext") is True, f"{where}.{key}: {value} without tls or plaintext")
+
+
 def options():
+    listeners(tomllib.loads(text("config/windfall.toml")), "config/windfall.toml")
+    for path in [HERE / "helm/windfall/values.yaml", *helm_chart.CASES]:
+        listeners(tomllib.loads(yaml.safe_load(path.read_text()).get("config", "")), path.name)
     for name in ["config/windfall.toml", "config/access.toml"]:
         tomllib.loads(text(name))
     document = tomllib.loads(text("config/windfall.toml"))
     expect(document["serve"]["listen"].endswith(f":{PORT}"), f"config/windfall.toml does not listen on {PORT}")
     drain_ms(text("config/windfall.toml"), "config/windfall.toml")
-    xxl = f'# [jobs.xxl]\n# listen = "0.0.0.0:{XXL_PORT}"'
+    xxl = f'# [jobs.xxl]\n# listen = "0.0.0.0:{XXL_PORT}"\n# tls = '
     expect(xxl in text("config/windfall.toml"), f"config/windfall.toml: executors of XXL-JOB do not register on {XXL_PORT}")
     source = (ROOT / "cli/src/services/jobs.rs").read_text()
     expect(f"127, 0, 0, 1], {XXL_PORT})" in source, f"port {XXL_PORT} is not the default of jobs.xxl.listen")

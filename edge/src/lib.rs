@@ -17,6 +17,9 @@
 //! Besides these steps there are [`Health`] and [`Metrics`], to which other crates add their own; `openapi`, which
 //! makes `/openapi.json` from the protobuf descriptors.
 //!
+//! A [`Listener`] is a port with a protocol of its own over HTTP/1.1, as task queues and executors of XXL-JOB have: step
+//! 1 is the same there, and so are its options.
+//!
 //! [`Pages`] are for people: a server answers them beside its services, and they authenticate by themselves. Nothing
 //! else is open but `/health/…` to this machine. Not here: what the services do; limits per caller; TLS to other
 //! services.
@@ -100,7 +103,8 @@ pub use prometheus_client;
 pub use refusal::{RETRY_AFTER_MS, code_name, http_status, retry_later};
 pub use router::Router;
 pub use server::{
-    BadPeerNet, LocalCalls, OutOfRange, Parts, PeerNet, ServeError, ServeOptions, Server, Stopped, TlsError,
-    TlsOptions, serve,
+    BadPeerNet, Guard, GuardedCall, GuardedStream, Life, ListenError, Listener, ListenerCounts,
+    ListenerLimits, LocalCalls, Notice, OutOfRange, Parts, PeerNet, PlainTextRefused, ServeError,
+    ServeOptions, Server, Stopped, TlsError, TlsOptions, check_plaintext, serve,
 };
 pub use users::JwtOptions;

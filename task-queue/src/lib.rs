@@ -11,7 +11,8 @@
 //!
 //! Jobs that are due much later than a horizon wait as timers ([`FarJobs`]), which whoever wires the process provides.
 //!
-//! Not here: the scheduler, which keeps and fires timers; TLS.
+//! Not here: the scheduler, which keeps and fires timers; how connections are accepted, encrypted and bounded, which both APIs
+//! have from the services' port (`windfall_edge::Listener`).
 //!
 //! ```
 //! # let dir = tempfile::tempdir()?;

@@ -3,6 +3,7 @@
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
+use windfall_edge::{ListenerLimits, OutOfRange, PlainTextRefused, TlsOptions, check_plaintext};
 
 /// The jobs of one bulk call at most.
 pub const BULK_JOBS_MAX: usize = 64;
@@ -25,11 +26,18 @@ pub const TOKEN_MAX_BYTES: usize = 256;
 #[derive(Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ApiOptions {
-    /// Where the queue API listens. Default 127.0.0.1:7777. It speaks HTTP without TLS: listen beyond loopback only where
-    /// something else encrypts.
+    /// Where the queue API listens. Default 127.0.0.1:7777. Beyond loopback it needs `tls`, or `plaintext = true`.
     pub listen: SocketAddr,
-    /// Where the admin API listens. Default 127.0.0.1:7778.
+    /// Where the admin API listens. Default 127.0.0.1:7778. The same holds for it.
     pub admin_listen: SocketAddr,
+    /// TLS 1.2 and 1.3, for both APIs; the files are followed. Default: none.
+    pub tls: Option<TlsOptions>,
+    /// Lets both APIs listen beyond loopback without TLS, where something else encrypts: tokens and passwords cross the network
+    /// in the clear. Default false.
+    pub plaintext: bool,
+    /// The age of connections, and the bounds of those on which nobody has shown a token or an account. Each API has them for
+    /// itself.
+    pub connections: ListenerLimits,
     /// Passwords by name for the admin API (basic authentication). None: whoever reaches the address may use it, which
     /// only a loopback address allows. They are never shown.
     pub accounts: BTreeMap<String, String>,
@@ -62,6 +70,9 @@ impl Default for ApiOptions {
         Self {
             listen: (Ipv4Addr::LOCALHOST, 7777).into(),
             admin_listen: (Ipv4Addr::LOCALHOST, 7778).into(),
+            tls: None,
+            plaintext: false,
+            connections: ListenerLimits::default(),
             accounts: BTreeMap::new(),
             connections_max: 20_000,
             idle_timeout_ms: 75_000,
@@ -107,6 +118,12 @@ pub enum WrongOption {
          the admin API can read all tokens"
     )]
     OpenAdmin(SocketAddr),
+    /// A bound of connections is out of its range.
+    #[error("connections.{0}")]
+    Connections(OutOfRange),
+    /// Tokens and passwords would cross the network in the clear.
+    #[error(transparent)]
+    PlainText(#[from] PlainTextRefused),
 }
 
 impl ApiOptions {
@@ -134,6 +151,10 @@ impl ApiOptions {
         if self.accounts.is_empty() && !self.admin_listen.ip().is_loopback() {
             return Err(WrongOption::OpenAdmin(self.admin_listen));
         }
+        self.connections.check().map_err(WrongOption::Connections)?;
+        for (option, address) in [("listen", self.listen), ("admin_listen", self.admin_listen)] {
+            check_plaintext(option, address, self.tls.is_some(), self.plaintext)?;
+        }
         Ok(())
     }
 }
@@ -149,10 +170,37 @@ mod tests {
         let open = ApiOptions { admin_listen, ..ApiOptions::default() };
         assert_eq!(open.check(), Err(WrongOption::OpenAdmin(admin_listen)));
         let accounts = BTreeMap::from([("ops".to_owned(), "secret".to_owned())]);
-        let closed = ApiOptions { accounts, ..open };
+        let closed = ApiOptions { accounts, plaintext: true, ..open };
         assert_eq!(closed.check(), Ok(()));
         assert!(!format!("{closed:?}").contains("secret"));
         let wrong = ApiOptions { poll_max_s: 0, ..ApiOptions::default() };
         assert_eq!(wrong.check().unwrap_err().to_string(), "poll_max_s is 0, but only 1 to 3600 is allowed");
+        let connections = ListenerLimits { header_timeout_ms: 9, ..ListenerLimits::default() };
+        let wrong = ApiOptions { connections, ..ApiOptions::default() }.check().unwrap_err().to_string();
+        assert!(wrong.starts_with("connections.header_timeout_ms is 9"), "{wrong}");
+    }
+
+    #[test]
+    fn beyond_this_machine_an_api_needs_tls_or_leave_by_name() {
+        let others = |port: u16| SocketAddr::from(([0, 0, 0, 0], port));
+        let accounts = BTreeMap::from([("ops".to_owned(), "secret".to_owned())]);
+        let queue = ApiOptions { listen: others(7777), ..ApiOptions::default() };
+        let admin = ApiOptions { admin_listen: others(7778), accounts, ..ApiOptions::default() };
+        let tls = TlsOptions {
+            cert_file: "cert.pem".into(),
+            key_file: "key.pem".into(),
+            client_ca_file: None,
+            client_crl_file: None,
+            client_cert_required: false,
+        };
+        for (open, named) in [(queue, "listen 0.0.0.0:7777"), (admin, "admin_listen 0.0.0.0:7778")] {
+            let refused = open.check().unwrap_err().to_string();
+            assert!(refused.starts_with(named) && refused.contains("plaintext = true"), "{refused}");
+            assert_eq!(ApiOptions { plaintext: true, ..open.clone() }.check(), Ok(()));
+            let encrypted = ApiOptions { tls: Some(tls.clone()), ..open };
+            assert_eq!(encrypted.check(), Ok(()));
+            let both = ApiOptions { plaintext: true, ..encrypted }.check();
+            assert_eq!(both, Err(WrongOption::PlainText(PlainTextRefused::Contradiction)));
+        }
     }
 }

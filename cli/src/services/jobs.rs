@@ -8,6 +8,7 @@ use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use windfall_edge::{ListenerLimits, TlsOptions};
 use windfall_jobs::xxl::{AccessToken, AddressRules, ServerOptions};
 use windfall_jobs::{JobsOptions, STORE_TIMEOUT_MAX_MS};
 
@@ -40,8 +41,16 @@ pub struct JobsServiceAt {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct XxlAt {
-    /// The address to listen on. Beyond this machine it needs `[jobs.tokens]`. Default 127.0.0.1:7780.
+    /// The address to listen on. Beyond this machine it needs `[jobs.tokens]`, and `tls` or `plaintext = true`. Default
+    /// 127.0.0.1:7780.
     pub listen: SocketAddr,
+    /// The server's certificate and its key, as for `[serve.tls]`. Default: none.
+    pub tls: Option<TlsOptions>,
+    /// Lets it listen beyond this machine without TLS: access tokens and parameters of runs cross the network in the clear.
+    /// Default false.
+    pub plaintext: bool,
+    /// The age of connections, and the bounds of those on which nobody has shown an access token.
+    pub connections: ListenerLimits,
     /// Lets it listen beyond this machine without `[jobs.tokens]`. Whoever reaches it can then register executors, which get
     /// the parameters of runs, and report results. Default false.
     pub allow_without_token: bool,
@@ -65,8 +74,10 @@ impl Default for JobsServiceAt {
 
 impl Default for XxlAt {
     fn default() -> Self {
-        let ServerOptions { allow_without_token, connections_max, .. } = ServerOptions::default();
-        Self { listen: ([127, 0, 0, 1], 7780).into(), allow_without_token, connections_max }
+        let ServerOptions { tls, plaintext, connections, allow_without_token, connections_max, .. } =
+            ServerOptions::default();
+        let listen = ([127, 0, 0, 1], 7780).into();
+        Self { listen, tls, plaintext, connections, allow_without_token, connections_max }
     }
 }
 
@@ -90,7 +101,6 @@ impl JobsServiceAt {
             );
         }
         if let Some(xxl) = &self.xxl {
-            xxl.options().check().context("the options [jobs.xxl] cannot be used")?;
             if xxl.options().check_token(!self.tokens.is_empty()).is_err() {
                 bail!(
                     "jobs.xxl.listen is {}, which others can reach; name a file with an access token in [jobs.tokens], listen \
@@ -99,6 +109,7 @@ impl JobsServiceAt {
                     xxl.listen
                 );
             }
+            xxl.options().check().context("the options [jobs.xxl] cannot be used")?;
         }
         Ok(())
     }
@@ -122,8 +133,16 @@ impl JobsServiceAt {
 
 impl XxlAt {
     fn options(&self) -> ServerOptions {
-        let Self { listen, allow_without_token, connections_max } = *self;
-        ServerOptions { listen, allow_without_token, connections_max, ..ServerOptions::default() }
+        let Self { listen, tls, plaintext, connections, allow_without_token, connections_max } = self.clone();
+        ServerOptions {
+            listen,
+            tls,
+            plaintext,
+            connections,
+            allow_without_token,
+            connections_max,
+            ..ServerOptions::default()
+        }
     }
 }
 
@@ -250,8 +269,17 @@ mod tests {
         for words in ["jobs.xxl.listen is 0.0.0.0:7780", "[jobs.tokens]", "jobs.xxl.allow_without_token"] {
             assert!(refused.contains(words), "{refused}");
         }
-        assert!(load(&format!("{open}allow_without_token = true\n")).is_ok());
-        assert!(load(&format!("{open}[jobs.tokens]\nshop = \"/etc/windfall/shop.token\"\n")).is_ok());
+        assert!(load(&format!("{open}plaintext = true\nallow_without_token = true\n")).is_ok());
+        let tokens = "[jobs.tokens]\nshop = \"/etc/windfall/shop.token\"\n";
+        assert!(load(&format!("{open}plaintext = true\n{tokens}")).is_ok());
+        let refused = format!("{:#}", load(&format!("{open}{tokens}")).err().unwrap());
+        for words in ["[jobs.xxl]", "listen 0.0.0.0:7780 is not on this machine", "plaintext = true"] {
+            assert!(refused.contains(words), "{refused}");
+        }
+        let tls = "tls = { cert_file = \"/run/windfall/tls.crt\", key_file = \"/run/windfall/tls.key\" }\n";
+        assert!(load(&format!("{open}{tls}{tokens}")).is_ok());
+        let both = format!("{:#}", load(&format!("{open}{tls}plaintext = true\n{tokens}")).err().unwrap());
+        assert!(both.contains("contradict each other"), "{both}");
     }
 
     #[test]
@@ -262,6 +290,7 @@ mod tests {
             ("[jobs.runs]\ncalls_max = 0\n", "`calls_max` is 1 to 10000, not 0"),
             ("[jobs]\nallow = [\"ten\"]\n", "jobs.allow"),
             ("[jobs.xxl]\nconnections_max = 0\n", "connections_max is 0"),
+            ("[jobs.xxl.connections]\nconnection_age_max_ms = 1\n", "connections.connection_age_max_ms is 1"),
             ("[jobs]\nrun = 1\n", "run"),
             ("[scheduler.tenants._jobs]\n", "scheduler.tenants._jobs"),
         ] {

@@ -135,7 +135,9 @@ async fn live(role: Role, mut options: ServiceOptions, is_dev: bool) -> Result<O
         true => Some(options.start_auditor(&clock)?),
         false => None,
     };
-    let sources = metrics::Sources::of(&parts, &health).with_pools(pools).with_audit(audit.clone());
+    let ports = pulling.as_ref().map(Pulling::ports).unwrap_or_default();
+    let sources = metrics::Sources::of(&parts, &health).with_pools(pools).with_ports(ports);
+    let sources = sources.with_audit(audit.clone());
     metrics::export(&measured, &sources);
     if let Some(pulling) = &pulling {
         pulling.show_metrics(measured.clone());

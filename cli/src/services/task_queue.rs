@@ -18,7 +18,7 @@ use std::time::Duration;
 use windfall_contract::Clock;
 use windfall_contract::due::Shard;
 use windfall_contract::task_queue::{DoubtfulJobs, JobStore};
-use windfall_edge::{Access, AccessSource, Health, Metrics, Need, Part, Parts, Router};
+use windfall_edge::{Access, AccessSource, Health, ListenerCounts, Metrics, Need, Part, Parts, Router};
 use windfall_scheduler::Timers;
 use windfall_scheduler_service::{FarJobTarget, FarJobTimers};
 use windfall_task_queue::{ApiOptions, FarJobs, PoolParts, QueueCounters, TaskQueues};
@@ -204,8 +204,12 @@ impl Pulling {
         });
         let parts = parts.collect();
         let api = options.task_queue.api.clone();
-        if !api.listen.ip().is_loopback() {
-            tracing::warn!(address = %api.listen, "serving without TLS: tokens cross the network in the clear");
+        let is_open = |address: &SocketAddr| api.tls.is_none() && !address.ip().is_loopback();
+        if let Some(address) = [api.listen, api.admin_listen].into_iter().find(is_open) {
+            tracing::warn!(
+                %address,
+                "serving without TLS, because task_queue.api.plaintext is set: tokens cross the network in the clear"
+            );
         }
         let queues = windfall_task_queue::start(api, parts, clock.clone()).await;
         let queues = queues.context("the task queues cannot be served")?;
@@ -220,6 +224,11 @@ impl Pulling {
     /// The counters of each pool.
     pub fn counters(&self) -> Vec<(String, Arc<QueueCounters>)> {
         self.queues.counters()
+    }
+
+    /// What the ports of both APIs count.
+    pub fn ports(&self) -> Vec<(&'static str, Arc<ListenerCounts>)> {
+        self.queues.listeners()
     }
 
     /// Where the queue API listens.
@@ -271,7 +280,7 @@ pub async fn live(options: &ServiceOptions, stops: &mut Stops, clock: &Clock) ->
     let pools = Pools::open(options, Role::TaskQueue, clock).await?;
     let pulling = Pulling::start(options, pools, None, &tasks, &health, clock).await?;
     let measured = Metrics::new();
-    let sources = Sources::of_process(&health, &tasks).with_pools(pulling.counters());
+    let sources = Sources::of_process(&health, &tasks).with_pools(pulling.counters()).with_ports(pulling.ports());
     metrics::export(&measured, &sources);
     pulling.show_metrics(measured.clone());
     let served = Parts { router: Router::default(), access, metrics: measured, health: health.clone() };
@@ -442,6 +451,9 @@ mod tests {
         for (wrong, named) in [
             ("[task_queue.pools.\"a:b\"]\n", "task_queue.pools.a:b"),
             ("[task_queue.api]\nadmin_listen = \"0.0.0.0:7778\"\n", "admin_listen"),
+            ("[task_queue.api]\nlisten = \"0.0.0.0:7777\"\n", "listen 0.0.0.0:7777 is not on this machine"),
+            ("[task_queue.api]\nplaintext = true\ntls = { cert_file = \"a\", key_file = \"b\" }\n", "contradict"),
+            ("[task_queue.api.connections]\nheader_timeout_ms = 0\n", "connections.header_timeout_ms is 0"),
             ("[task_queue.api]\npolls_max = 0\n", "polls_max is 0"),
             ("[task_queue.pools.default]\nstore = \"mysql\"\n", "line 2"),
         ] {

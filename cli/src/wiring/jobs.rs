@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use windfall_contract::Clock;
 use windfall_contract::due::Target;
 use windfall_contract::entries::EntryStore;
+use windfall_edge::ListenerCounts;
 use windfall_jobs::executors::{BySchemes, XxlAdmin, XxlExecutors};
 use windfall_jobs::rpc::{GrpcExecutors, GrpcOptions};
 use windfall_jobs::xxl::{AccessToken, AddressRules, Door, ServerOptions, ServerStats, XxlServer};
@@ -63,18 +64,21 @@ impl RunningJobs {
     /// Listens for executors that speak the protocol of XXL-JOB, if the options say where.
     pub async fn listen(&mut self) -> Result<()> {
         let Some(options) = self.part.xxl.clone() else { return Ok(()) };
-        if !options.listen.ip().is_loopback() {
-            let address = options.listen;
-            match self.part.tokens.is_empty() {
-                true => tracing::warn!(
+        let (address, is_tls) = (options.listen, options.tls.is_some());
+        if !address.ip().is_loopback() {
+            if self.part.tokens.is_empty() {
+                tracing::warn!(
                     %address,
                     "whoever reaches this address can register executors and report results, because \
                      jobs.xxl.allow_without_token is set"
-                ),
-                false => tracing::warn!(
+                );
+            }
+            if !is_tls {
+                tracing::warn!(
                     %address,
-                    "executors of XXL-JOB register without TLS: access tokens cross the network in the clear"
-                ),
+                    "executors of XXL-JOB register without TLS, because jobs.xxl.plaintext is set: access tokens cross the \
+                     network in the clear"
+                );
             }
         }
         let door = |token: Option<&AccessToken>, tenant: &str| Door {
@@ -88,7 +92,9 @@ impl RunningJobs {
         }
         let server = XxlServer::start_with(options, doors, self.part.rules.clone(), self.clock.clone()).await;
         let server = server.context("executors of XXL-JOB cannot be served ([jobs.xxl] of the options)")?;
-        println!("windfall jobs: executors of XXL-JOB register at http://{}/xxl-job-admin", server.address());
+        let scheme = if is_tls { "https" } else { "http" };
+        let at = server.address();
+        println!("windfall jobs: executors of XXL-JOB register at {scheme}://{at}/xxl-job-admin");
         self.xxl = Some(server);
         Ok(())
     }
@@ -111,6 +117,11 @@ impl RunningJobs {
     /// Reads what executors of XXL-JOB have called, where they may register.
     pub fn xxl_stats(&self) -> Option<ReadXxlStats> {
         self.xxl.as_ref().map(|server| Arc::new(server.read_stats()) as _)
+    }
+
+    /// What the port of executors of XXL-JOB counts, where there is one.
+    pub fn port_counts(&self) -> Option<Arc<ListenerCounts>> {
+        self.xxl.as_ref().map(XxlServer::port_counts)
     }
 
     /// Ends them: executors report elsewhere, and runs that are being sent are sent. The scheduler's dispatcher has been drained.

@@ -2,7 +2,7 @@
 
 use super::stream::{PREFACE, Watched, first_bytes};
 use super::tls::{Presented, Tls};
-use super::watch::{Times, UnknownLimits, Verdict, Watch};
+use super::watch::{Cut, Times, UnknownLimits, Verdict, Watch};
 use crate::authenticate::Peer;
 use crate::pipeline::RequestPipeline;
 use http::HeaderValue;
@@ -20,13 +20,14 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, MissedTickBehavior};
+use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 /// How often a connection's times are checked.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// How long a connection that was asked to leave may take to say goodbye.
-const LEAVE_WITHIN: Duration = Duration::from_secs(1);
+pub(super) const LEAVE_WITHIN: Duration = Duration::from_secs(1);
 /// The bytes that one stream, and one connection, may send before they are read.
 const STREAM_WINDOW_BYTES: u32 = 256 << 10;
 const CONNECTION_WINDOW_BYTES: u32 = 1 << 20;
@@ -80,22 +81,38 @@ pub(super) async fn serve(
         let peer = Peer { address, is_tls: false, cert_names: Vec::new() };
         return speak(stream, peer, None, watch, shared).await;
     };
+    match handshake(tls, stream, shared.times.header, watch.cut(), &shared.cut).await {
+        Err(ended) => ended,
+        Ok((stream, presented)) => {
+            let cert_names = presented.as_ref().map(Presented::names).unwrap_or_default();
+            speak(stream, Peer { address, is_tls: true, cert_names }, presented, watch, shared).await
+        }
+    }
+}
+
+/// Encrypts a connection, unless that takes too long, or something ends it meanwhile.
+pub(super) async fn handshake(
+    tls: &Tls,
+    stream: TcpStream,
+    within: Duration,
+    own: &Cut,
+    all: &CancellationToken,
+) -> Result<(TlsStream<TcpStream>, Option<Presented>), Ended> {
     let loaded = tls.loaded();
     let accepted = tokio::select! {
-        accepted = tokio::time::timeout(shared.times.header, loaded.acceptor().accept(stream)) => accepted,
-        why = watch.cut().ended() => return Ended::Cut(why),
-        () = shared.cut.cancelled() => return Ended::Cut("stopping"),
+        accepted = tokio::time::timeout(within, loaded.acceptor().accept(stream)) => accepted,
+        why = own.ended() => return Err(Ended::Cut(why)),
+        () = all.cancelled() => return Err(Ended::Cut("stopping")),
     };
     match accepted {
-        Err(_) => Ended::Cut("handshake_too_slow"),
+        Err(_) => Err(Ended::Cut("handshake_too_slow")),
         Ok(Err(error)) => {
             tracing::debug!(%error, "a TLS handshake failed");
-            Ended::Cut("handshake")
+            Err(Ended::Cut("handshake"))
         }
         Ok(Ok(stream)) => {
             let presented = Presented::of(stream.get_ref().1, loaded);
-            let cert_names = presented.as_ref().map(Presented::names).unwrap_or_default();
-            speak(stream, Peer { address, is_tls: true, cert_names }, presented, watch, shared).await
+            Ok((stream, presented))
         }
     }
 }

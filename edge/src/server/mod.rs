@@ -1,17 +1,24 @@
 //! The server of both transports on one port: it accepts connections, bounds them, and stops in order.
 
+mod accept;
 mod connection;
+mod counts;
+mod listener;
 mod local;
 mod metrics;
 mod newcomers;
 mod options;
+mod plaintext;
 mod stream;
 mod tls;
 mod watch;
 
+pub use counts::ListenerCounts;
+pub use listener::{Guard, GuardedCall, GuardedStream, Life, ListenError, Listener, ListenerLimits, Notice};
 pub use local::LocalCalls;
 pub use newcomers::{BadPeerNet, PeerNet};
 pub use options::{OutOfRange, ServeOptions, TlsOptions};
+pub use plaintext::{PlainTextRefused, check_plaintext};
 pub use tls::TlsError;
 
 use crate::access::AccessSource;
@@ -20,24 +27,22 @@ use crate::metrics::Metrics;
 use crate::openapi::OpenApiError;
 use crate::pipeline::RequestPipeline;
 use crate::router::Router;
-use connection::{Ended, Shared};
+use accept::{Accepted, Acceptor};
+use connection::Shared;
+use counts::Counts;
 use newcomers::Newcomers;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use watch::{Cut, Times, UnknownLimits, Watch};
+use watch::{Times, UnknownLimits, Watch};
 
-/// The pause after a failed accept (mostly because no file handles are left): trying at once would use up a processor.
-const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
-/// How long a connection that was closed to make room may take to end.
-const ROOM_WITHIN: Duration = Duration::from_secs(1);
 /// The bytes of bodies and of frames that are read from a connection without a key, besides headers.
 const UNKNOWN_BYTES: usize = 64 << 10;
 
@@ -71,6 +76,9 @@ pub enum ServeError {
     /// An option is out of its range: correct it.
     #[error(transparent)]
     Options(#[from] OutOfRange),
+    /// Keys would cross the network in the clear, and no option allows that by name.
+    #[error(transparent)]
+    PlainText(#[from] PlainTextRefused),
     /// TLS cannot be set up: correct the certificates.
     #[error("tls: {0}")]
     Tls(#[from] TlsError),
@@ -100,8 +108,9 @@ pub struct Stopped {
 /// [`ServeError`]; nothing runs then.
 pub async fn serve(options: &ServeOptions, parts: Parts) -> Result<Server, ServeError> {
     options.check()?;
+    check_plaintext("listen", options.listen, options.tls.is_some(), options.plaintext)?;
     let Parts { router, access, metrics, health } = parts;
-    let tls = options.tls.clone().map(tls::Tls::new).transpose()?.map(Arc::new);
+    let tls = options.tls.clone().map(|tls| tls::Tls::new(tls, tls::EITHER)).transpose()?.map(Arc::new);
     metrics::export(&metrics, &access, tls.as_ref());
     let pipeline = RequestPipeline::new(options.limits(), &router, access, metrics.clone(), health.clone())?;
     let ms = Duration::from_millis;
@@ -130,7 +139,10 @@ pub async fn serve(options: &ServeOptions, parts: Parts) -> Result<Server, Serve
     let listener = TcpListener::bind(address).await.map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
     if options.tls.is_none() && !address.ip().is_loopback() {
-        tracing::warn!(%address, "serving without TLS: keys cross the network in the clear");
+        tracing::warn!(
+            %address,
+            "serving without TLS, because plaintext is set: keys cross the network in the clear"
+        );
     }
     let connections = TaskTracker::new();
     let renewer = shared.tls.clone().map(|tls| tokio::spawn(tls::renew(tls)));
@@ -138,17 +150,22 @@ pub async fn serve(options: &ServeOptions, parts: Parts) -> Result<Server, Serve
         options.unauthenticated_connections_max,
         options.unauthenticated_connections_per_peer_max,
         options.trusted_peers.clone(),
-        metrics.clone(),
+        Counts::Server(metrics.clone()),
     );
     let acceptor = Acceptor {
         listener,
-        shared: Arc::clone(&shared),
+        leaving: shared.leaving.clone(),
         connections: connections.clone(),
         places: Arc::new(Semaphore::new(options.connections_max)),
         newcomers: Arc::new(newcomers),
-        metrics,
+        counts: Counts::Server(metrics),
     };
-    let acceptor = tokio::spawn(acceptor.accept());
+    let own = Arc::clone(&shared);
+    let acceptor = tokio::spawn(acceptor.accept(move |accepted: Accepted| {
+        let Accepted { stream, address, cut, newcomer, number } = accepted;
+        let watch = Watch::new(cut, Some(newcomer), own.unknown, &own.times, number);
+        connection::serve(stream, address, Arc::new(watch), Arc::clone(&own))
+    }));
     let stop_timeout = ms(options.stop_timeout_ms);
     Ok(Server { address, shared, health, connections, acceptor, renewer, stop_timeout })
 }
@@ -197,91 +214,5 @@ impl Drop for Server {
         }
         self.shared.leaving.cancel();
         self.shared.cut.cancel();
-    }
-}
-
-/// Accepts connections. Its task is owned by a [`Server`].
-struct Acceptor {
-    listener: TcpListener,
-    shared: Arc<Shared>,
-    connections: TaskTracker,
-    places: Arc<Semaphore>,
-    newcomers: Arc<Newcomers>,
-    metrics: Metrics,
-}
-
-impl Acceptor {
-    /// Ends when the server leaves, which closes the listener.
-    async fn accept(self) {
-        let mut number: u64 = 0;
-        loop {
-            let accepted = tokio::select! {
-                accepted = self.listener.accept() => accepted,
-                () = self.shared.leaving.cancelled() => return,
-            };
-            match accepted {
-                Ok((stream, address)) => {
-                    number = number.wrapping_add(1);
-                    self.take(stream, address, number).await;
-                    // What came before shows its key, if it has one, before it has to make room.
-                    tokio::task::yield_now().await;
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "a connection could not be accepted");
-                    tokio::time::sleep(ACCEPT_AGAIN).await;
-                }
-            }
-        }
-    }
-
-    async fn take(&self, stream: TcpStream, address: SocketAddr, number: u64) {
-        // Closed at once: a full server must not look like a slow one.
-        let Some(place) = self.place().await else {
-            self.metrics.connection_cut("too_many");
-            return;
-        };
-        if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(%error, "no TCP_NODELAY");
-        }
-        let cut = Arc::new(Cut::default());
-        let newcomer = self.newcomers.admit(address.ip(), Arc::clone(&cut));
-        let watch = Watch::new(cut, Some(newcomer), self.shared.unknown, &self.shared.times, number);
-        let (shared, metrics) = (Arc::clone(&self.shared), self.metrics.clone());
-        self.connections.spawn(async move {
-            let _place = place;
-            let _open = Open::new(&metrics);
-            match connection::serve(stream, address, Arc::new(watch), shared).await {
-                Ended::Closed => {}
-                Ended::Cut(why) => metrics.connection_cut(why),
-            }
-        });
-    }
-
-    /// A place among all connections, for which one without a key makes room.
-    async fn place(&self) -> Option<OwnedSemaphorePermit> {
-        if let Ok(place) = Arc::clone(&self.places).try_acquire_owned() {
-            return Some(place);
-        }
-        if !self.newcomers.make_room() {
-            return None;
-        }
-        let place = Arc::clone(&self.places).acquire_owned();
-        tokio::time::timeout(ROOM_WITHIN, place).await.ok()?.ok()
-    }
-}
-
-/// Counts an open connection, also when a service's panic ends it.
-struct Open<'a>(&'a Metrics);
-
-impl<'a> Open<'a> {
-    fn new(metrics: &'a Metrics) -> Self {
-        metrics.connections().inc();
-        Self(metrics)
-    }
-}
-
-impl Drop for Open<'_> {
-    fn drop(&mut self) {
-        self.0.connections().dec();
     }
 }

@@ -6,8 +6,8 @@
 //! newcomer is closed, and not the connection that comes: a caller with a key shows it within a round trip, and who
 //! holds connections without a key closes his own ones by opening more.
 
+use super::counts::Counts;
 use super::watch::Cut;
-use crate::metrics::Metrics;
 use parking_lot::Mutex;
 use serde::Deserialize;
 use std::collections::{BTreeMap, HashMap};
@@ -34,7 +34,7 @@ pub(super) struct Newcomers {
     per_peer_max: usize,
     trusted: Vec<PeerNet>,
     open: Mutex<Open>,
-    metrics: Metrics,
+    counts: Counts,
 }
 
 /// A newcomer; it stops being one when this is dropped.
@@ -61,8 +61,8 @@ struct Open {
 }
 
 impl Newcomers {
-    pub(super) fn new(max: usize, per_peer_max: usize, trusted: Vec<PeerNet>, metrics: Metrics) -> Self {
-        Self { max, per_peer_max, trusted, open: Mutex::default(), metrics }
+    pub(super) fn new(max: usize, per_peer_max: usize, trusted: Vec<PeerNet>, counts: Counts) -> Self {
+        Self { max, per_peer_max, trusted, open: Mutex::default(), counts }
     }
 
     /// Lets a connection in; another newcomer makes room for it where there is none.
@@ -92,7 +92,7 @@ impl Newcomers {
     }
 
     fn show(&self, open: &Open) {
-        self.metrics.newcomers().set(i64::try_from(open.count).unwrap_or(i64::MAX));
+        self.counts.newcomers(open.count);
     }
 }
 
@@ -193,6 +193,7 @@ impl TryFrom<String> for PeerNet {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metrics::Metrics;
 
     struct Come {
         newcomers: Arc<Newcomers>,
@@ -201,7 +202,8 @@ mod tests {
     impl Come {
         fn new(max: usize, per_peer_max: usize, trusted: &[&str]) -> Self {
             let trusted = trusted.iter().map(|text| text.parse().unwrap()).collect();
-            Self { newcomers: Arc::new(Newcomers::new(max, per_peer_max, trusted, Metrics::new())) }
+            let counts = Counts::Server(Metrics::new());
+            Self { newcomers: Arc::new(Newcomers::new(max, per_peer_max, trusted, counts)) }
         }
 
         fn from(&self, address: &str) -> (Newcomer, Arc<Cut>) {

@@ -12,11 +12,13 @@ use std::time::Duration;
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ServeOptions {
-    /// Where to listen. Default: 127.0.0.1:8080. Without `tls`, keys cross the network in the clear: listen beyond
-    /// loopback only where something else encrypts.
+    /// Where to listen. Default: 127.0.0.1:8080. Beyond loopback it needs `tls`, or `plaintext = true`.
     pub listen: SocketAddr,
     /// TLS 1.2 and 1.3. Default: none.
     pub tls: Option<TlsOptions>,
+    /// Lets it listen beyond loopback without `tls`, where something else encrypts: keys cross the network in the clear.
+    /// Default: false.
+    pub plaintext: bool,
     /// The bytes of a request's body at most. 1 KiB to 64 MiB, default 4 MiB.
     pub body_bytes_max: usize,
     /// The bytes of all request bodies in memory together. At least one body; default 256 MiB. The messages that are
@@ -95,11 +97,24 @@ pub struct OutOfRange {
     most: u64,
 }
 
+impl OutOfRange {
+    /// Checks each key's value against the least and the most that it may be.
+    pub(super) fn check(ranges: &[(&'static str, u64, u64, u64)]) -> Result<(), Self> {
+        for &(key, value, least, most) in ranges {
+            if !(least..=most).contains(&value) {
+                return Err(Self { key, value, least, most });
+            }
+        }
+        Ok(())
+    }
+}
+
 impl Default for ServeOptions {
     fn default() -> Self {
         Self {
             listen: (Ipv4Addr::LOCALHOST, 8080).into(),
             tls: None,
+            plaintext: false,
             body_bytes_max: 4 << 20,
             bodies_bytes_max: 256 << 20,
             header_bytes_max: 32 << 10,
@@ -151,12 +166,7 @@ impl ServeOptions {
             ("calls_max", self.calls_max as u64, 1, 1_000_000),
             ("stop_timeout_ms", self.stop_timeout_ms, 0, 600_000),
         ];
-        for (key, value, least, most) in ranges {
-            if !(least..=most).contains(&value) {
-                return Err(OutOfRange { key, value, least, most });
-            }
-        }
-        Ok(())
+        OutOfRange::check(&ranges)
     }
 
     pub(crate) fn limits(&self) -> Limits {

@@ -16,6 +16,10 @@ use std::time::Duration;
 use tokio_rustls::TlsAcceptor;
 
 const LOOK_EVERY: Duration = Duration::from_secs(10);
+/// The protocols of the services' port, by their names in a handshake (ALPN).
+pub(super) const EITHER: &[&[u8]] = &[b"h2", b"http/1.1"];
+/// Those of a port that speaks HTTP/1.1 alone.
+pub(super) const HTTP1: &[&[u8]] = &[b"http/1.1"];
 
 /// TLS cannot be set up as the options say.
 #[derive(Debug, thiserror::Error)]
@@ -42,6 +46,7 @@ pub enum TlsError {
 /// The certificates in force.
 pub(super) struct Tls {
     options: TlsOptions,
+    protocols: &'static [&'static [u8]],
     now: ArcSwap<Loaded>,
     refused: AtomicU64,
 }
@@ -62,9 +67,9 @@ pub(super) struct Presented {
 }
 
 impl Tls {
-    pub(super) fn new(options: TlsOptions) -> Result<Self, TlsError> {
-        let loaded = load(&options, digest(&options))?;
-        Ok(Self { options, now: ArcSwap::from_pointee(loaded), refused: AtomicU64::new(0) })
+    pub(super) fn new(options: TlsOptions, protocols: &'static [&'static [u8]]) -> Result<Self, TlsError> {
+        let loaded = load(&options, protocols, digest(&options))?;
+        Ok(Self { options, protocols, now: ArcSwap::from_pointee(loaded), refused: AtomicU64::new(0) })
     }
 
     /// What is in force now.
@@ -96,7 +101,7 @@ impl Tls {
         if digest == self.now.load().digest || digest == *refused {
             return;
         }
-        match load(&self.options, digest.clone()) {
+        match load(&self.options, self.protocols, digest.clone()) {
             Ok(loaded) => {
                 self.now.store(Arc::new(loaded));
                 tracing::info!("the certificates were renewed");
@@ -161,7 +166,7 @@ fn digest(options: &TlsOptions) -> Vec<u8> {
     context.finish().as_ref().to_vec()
 }
 
-fn load(options: &TlsOptions, digest: Vec<u8>) -> Result<Loaded, TlsError> {
+fn load(options: &TlsOptions, protocols: &[&[u8]], digest: Vec<u8>) -> Result<Loaded, TlsError> {
     let chain = certificates(&options.cert_file)?;
     warn_if_exposed(&options.key_file);
     let key = PrivateKeyDer::from_pem_file(&options.key_file)
@@ -177,7 +182,7 @@ fn load(options: &TlsOptions, digest: Vec<u8>) -> Result<Loaded, TlsError> {
     };
     // It also begins without sessions: none is resumed whose certificate was good only by the files before.
     let mut config = builder.with_single_cert(chain, key)?;
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
     Ok(Loaded { acceptor: TlsAcceptor::from(Arc::new(config)), verifier, digest })
 }
 

@@ -362,6 +362,7 @@ fn spread(age: Duration, number: u64) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use super::super::counts::Counts;
     use super::super::newcomers::Newcomers;
     use super::*;
     use crate::metrics::Metrics;
@@ -375,7 +376,7 @@ mod tests {
     };
 
     fn watch() -> Arc<Watch> {
-        let newcomers = Arc::new(Newcomers::new(4, 4, Vec::new(), Metrics::new()));
+        let newcomers = Arc::new(Newcomers::new(4, 4, Vec::new(), Counts::Server(Metrics::new())));
         let cut = Arc::new(Cut::default());
         let newcomer = newcomers.admit([127, 0, 0, 1].into(), Arc::clone(&cut));
         let limits = UnknownLimits { calls_max: 40, bytes_max: 4_096 };

@@ -118,7 +118,8 @@ async fn health_from_beyond_this_machine_needs_a_key_or_an_option() {
     let Some(own) = own_address() else { return };
     for health_open in [false, true] {
         let listen = std::net::SocketAddr::new(own, 0);
-        let running = start(ServeOptions { listen, health_open, ..options() }, "", Clock::system()).await;
+        let open = ServeOptions { listen, health_open, plaintext: true, ..options() };
+        let running = start(open, "", Clock::system()).await;
         let address = running.server.address();
         let status = request(address, "GET", "/health/live", &[], "").await.status;
         assert_eq!(status, if health_open { 200 } else { 401 });

@@ -21,6 +21,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use windfall_contract::Clock;
+use windfall_edge::GuardedCall;
 
 /// The group that executors register in; the other one, `ADMIN`, is of schedulers.
 const EXECUTORS: &str = "EXECUTOR";
@@ -156,8 +157,12 @@ impl Refused {
 }
 
 impl Api {
-    pub(super) async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
-        let (status, ends, body) = match self.done(request).await {
+    pub(super) async fn answer(
+        &self,
+        request: Request<Incoming>,
+        guarded: &GuardedCall,
+    ) -> Response<Full<Bytes>> {
+        let (status, ends, body) = match self.done(request, guarded).await {
             Ok(()) => (StatusCode::OK, false, answer::ok()),
             Err(refused) => {
                 self.count(&refused);
@@ -169,7 +174,7 @@ impl Api {
         *response.status_mut() = status;
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json;charset=UTF-8"));
-        if ends {
+        if ends || guarded.is_last() {
             headers.insert(CONNECTION, HeaderValue::from_static("close"));
         }
         response
@@ -200,7 +205,7 @@ impl Api {
         open.map(|door| (call, Arc::clone(&door.admin))).ok_or(Refused::WrongToken)
     }
 
-    async fn done(&self, request: Request<Incoming>) -> Result<(), Refused> {
+    async fn done(&self, request: Request<Incoming>, guarded: &GuardedCall) -> Result<(), Refused> {
         let (call, admin) = match self.call_of(&request) {
             Ok(call) => call,
             Err(refused) => {
@@ -209,6 +214,7 @@ impl Api {
                 return Err(refused);
             }
         };
+        guarded.authenticated();
         let body = self.bodies.read(request.into_body()).await?;
         match call {
             Call::Register => {

@@ -4,6 +4,7 @@ use super::rules::BadNetwork;
 use serde::Deserialize;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use windfall_edge::{ListenerLimits, OutOfRange, PlainTextRefused, TlsOptions, check_plaintext};
 
 /// How executors are called.
 #[derive(Debug, Clone, Deserialize)]
@@ -37,9 +38,16 @@ pub struct ClientOptions {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ServerOptions {
-    /// Where it listens. Default 127.0.0.1:8080. It speaks HTTP without TLS: listen beyond loopback only where
-    /// something else encrypts.
+    /// Where it listens. Default 127.0.0.1:8080. Beyond loopback it needs `tls`, or `plaintext = true`.
     pub listen: SocketAddr,
+    /// TLS 1.2 and 1.3; the files are followed. Executors are then told `https://…` as the scheduler's address, and trust its
+    /// certificate by the authorities of their Java. Default: none.
+    pub tls: Option<TlsOptions>,
+    /// Lets it listen beyond loopback without TLS, where something else encrypts: access tokens and parameters of runs cross
+    /// the network in the clear. Default false.
+    pub plaintext: bool,
+    /// The age of connections, and the bounds of those on which nobody has shown an access token.
+    pub connections: ListenerLimits,
     /// Lets it listen beyond loopback without an access token. Whoever reaches it can then register executors, which get the
     /// parameters of runs, and report results. Default false.
     pub allow_without_token: bool,
@@ -87,6 +95,12 @@ pub enum WrongOption {
          allow_without_token: whoever reaches it can register executors and report results"
     )]
     NoToken(SocketAddr),
+    /// A bound of connections is out of its range.
+    #[error("connections.{0}")]
+    Connections(OutOfRange),
+    /// Access tokens and parameters would cross the network in the clear.
+    #[error(transparent)]
+    PlainText(#[from] PlainTextRefused),
 }
 
 impl Default for ClientOptions {
@@ -129,6 +143,9 @@ impl Default for ServerOptions {
     fn default() -> Self {
         Self {
             listen: (Ipv4Addr::LOCALHOST, 8080).into(),
+            tls: None,
+            plaintext: false,
+            connections: ListenerLimits::default(),
             allow_without_token: false,
             connections_max: 20_000,
             idle_timeout_ms: 75_000,
@@ -152,11 +169,13 @@ impl ServerOptions {
         }
     }
 
-    /// Checks the ranges.
+    /// Checks the ranges, and that nothing crosses the network in the clear unless the options allow it by name.
     ///
     /// # Errors
     /// [`WrongOption`] names the first one that is wrong.
     pub fn check(&self) -> Result<(), WrongOption> {
+        self.connections.check().map_err(WrongOption::Connections)?;
+        check_plaintext("listen", self.listen, self.tls.is_some(), self.plaintext)?;
         in_ranges(&[
             ("connections_max", self.connections_max as u64, 1, 1_000_000),
             ("idle_timeout_ms", self.idle_timeout_ms, 100, 3_600_000),
@@ -209,5 +228,28 @@ mod tests {
             let allowed = ServerOptions { allow_without_token: true, ..at(others) };
             assert_eq!(allowed.check_token(false), Ok(()));
         }
+    }
+
+    #[test]
+    fn beyond_this_machine_it_needs_tls_or_leave_by_name() {
+        let open = ServerOptions { listen: ([10, 0, 0, 7], 7780).into(), ..ServerOptions::default() };
+        let refused = open.check().unwrap_err().to_string();
+        assert!(refused.starts_with("listen 10.0.0.7:7780 is not on this machine"), "{refused}");
+        let tls = TlsOptions {
+            cert_file: "cert.pem".into(),
+            key_file: "key.pem".into(),
+            client_ca_file: None,
+            client_crl_file: None,
+            client_cert_required: false,
+        };
+        let encrypted = ServerOptions { tls: Some(tls), ..open.clone() };
+        assert_eq!(encrypted.check(), Ok(()));
+        assert_eq!(ServerOptions { plaintext: true, ..open }.check(), Ok(()));
+        let both = ServerOptions { plaintext: true, ..encrypted }.check();
+        assert_eq!(both, Err(WrongOption::PlainText(PlainTextRefused::Contradiction)));
+        let connections = ListenerLimits { unauthenticated_calls_max: 0, ..ListenerLimits::default() };
+        let wrong =
+            ServerOptions { connections, ..ServerOptions::default() }.check().unwrap_err().to_string();
+        assert!(wrong.starts_with("connections.unauthenticated_calls_max is 0"), "{wrong}");
     }
 }

@@ -1,4 +1,5 @@
-//! The listener that executors register and report at: it bounds connections, and stops in order.
+//! The listener that executors register and report at: what is said on its connections, and how it stops in order. How they
+//! are accepted, encrypted and bounded is the same as at the services' port ([`Listener`]).
 
 use super::admin::Admin;
 use super::api::{Api, Counters, ServerStats};
@@ -11,19 +12,15 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::convert::Infallible;
-use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use windfall_contract::Clock;
+use windfall_edge::{Guard, GuardedStream, Life, ListenError, Listener, ListenerCounts, Notice};
 
-/// The pause after a failed accept (mostly because no file handles are left).
-const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 /// The bytes of a request's head at most.
 const HEAD_MAX_BYTES: usize = 16 << 10;
 /// The headers of a request at most.
@@ -35,14 +32,9 @@ pub enum StartError {
     /// An option cannot be.
     #[error(transparent)]
     Option(#[from] WrongOption),
-    /// The address is in use, or does not belong to this machine.
-    #[error("cannot listen on {address}: {error}")]
-    Listen {
-        /// The address.
-        address: SocketAddr,
-        /// The operating system's error.
-        error: io::Error,
-    },
+    /// The port cannot be served.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
 }
 
 /// How it ended.
@@ -64,9 +56,8 @@ pub struct Door {
 pub struct XxlServer {
     api: Arc<Api>,
     address: SocketAddr,
-    connections: TaskTracker,
-    leaving: CancellationToken,
-    cut: CancellationToken,
+    counts: Arc<ListenerCounts>,
+    life: Life,
     acceptor: JoinHandle<()>,
 }
 
@@ -104,11 +95,17 @@ impl XxlServer {
                 tracing::warn!("the access token is the one of XXL-JOB's samples, which everybody knows");
             }
         }
-        let failed = |error| StartError::Listen { address: options.listen, error };
-        let listener = TcpListener::bind(options.listen).await.map_err(failed)?;
-        let address = listener.local_addr().map_err(failed)?;
+        let tls = options.tls.clone();
+        let limits = &options.connections;
+        let listener =
+            Listener::bind(options.listen, tls, options.connections_max, HEAD_MAX_BYTES, limits).await?;
+        let (address, counts) = (listener.address(), listener.counts());
         let bodies = BodyRoom::new(options.bodies_max_bytes, options.body_max_bytes, options.body_timeout_ms);
-        let (leaving, cut) = (CancellationToken::new(), CancellationToken::new());
+        let life = Life {
+            connections: TaskTracker::new(),
+            leaving: CancellationToken::new(),
+            cut: CancellationToken::new(),
+        };
         let api = Arc::new(Api {
             doors,
             rules,
@@ -116,20 +113,17 @@ impl XxlServer {
             bodies,
             admin_timeout: Duration::from_millis(options.admin_timeout_ms),
             calls: TaskTracker::new(),
-            cut: cut.clone(),
+            cut: life.cut.clone(),
             counters: Counters::default(),
         });
-        let connections = TaskTracker::new();
-        let acceptor = Acceptor {
-            api: Arc::clone(&api),
-            places: Arc::new(Semaphore::new(options.connections_max)),
-            options,
-            connections: connections.clone(),
-            leaving: leaving.clone(),
-            cut: cut.clone(),
+        let own = Arc::clone(&api);
+        let times = Times {
+            idle: Duration::from_millis(options.idle_timeout_ms),
+            body: Duration::from_millis(options.body_timeout_ms),
         };
-        let acceptor = tokio::spawn(acceptor.run(listener));
-        Ok(Self { api, address, connections, leaving, cut, acceptor })
+        let speak = move |stream, guard| serve(stream, guard, Arc::clone(&own), times);
+        let acceptor = tokio::spawn(listener.serve(life.clone(), speak));
+        Ok(Self { api, address, counts, life, acceptor })
     }
 
     /// Where it listens, with the real port where the options said 0.
@@ -148,15 +142,20 @@ impl XxlServer {
         move || api.counters.snapshot()
     }
 
+    /// What its port counts.
+    pub fn port_counts(&self) -> Arc<ListenerCounts> {
+        Arc::clone(&self.counts)
+    }
+
     /// Stops: accepts nothing more, and lets calls in flight finish until the deadline. Executors repeat what was cut.
     pub async fn close(self, deadline: Duration) -> Closed {
-        self.leaving.cancel();
-        self.connections.close();
+        self.life.leaving.cancel();
+        self.life.connections.close();
         self.api.calls.close();
-        let ended = async || tokio::join!(self.connections.wait(), self.api.calls.wait());
+        let ended = async || tokio::join!(self.life.connections.wait(), self.api.calls.wait());
         let is_done = tokio::time::timeout(deadline, ended()).await.is_ok();
-        let cut = if is_done { 0 } else { self.connections.len().max(self.api.calls.len()) };
-        self.cut.cancel();
+        let cut = if is_done { 0 } else { self.life.connections.len().max(self.api.calls.len()) };
+        self.life.cut.cancel();
         ended().await;
         Closed { cut }
     }
@@ -165,82 +164,45 @@ impl XxlServer {
 impl Drop for XxlServer {
     fn drop(&mut self) {
         self.acceptor.abort();
-        self.leaving.cancel();
-        self.cut.cancel();
+        self.life.leaving.cancel();
+        self.life.cut.cancel();
     }
 }
 
-/// Owned by an [`XxlServer`]; ends when it leaves, which closes the listener.
-struct Acceptor {
-    api: Arc<Api>,
-    options: ServerOptions,
-    places: Arc<Semaphore>,
-    connections: TaskTracker,
-    leaving: CancellationToken,
-    cut: CancellationToken,
+/// The times of a connection.
+#[derive(Clone, Copy)]
+struct Times {
+    idle: Duration,
+    body: Duration,
 }
 
-impl Acceptor {
-    async fn run(self, listener: TcpListener) {
-        loop {
-            let accepted = tokio::select! {
-                accepted = listener.accept() => accepted,
-                () = self.leaving.cancelled() => return,
-            };
-            let stream = match accepted {
-                Ok((stream, _)) => stream,
-                Err(error) => {
-                    tracing::warn!(%error, "a connection could not be accepted");
-                    tokio::time::sleep(ACCEPT_AGAIN).await;
-                    continue;
+/// Serves a connection until it ends.
+async fn serve(stream: GuardedStream, mut guard: Guard, api: Arc<Api>, times: Times) {
+    let mut builder = http1::Builder::new();
+    builder
+        .timer(TokioTimer::new())
+        .header_read_timeout(times.idle)
+        .max_buf_size(HEAD_MAX_BYTES)
+        .max_headers(HEADERS_MAX);
+    let begin_call = guard.calls();
+    let service = service_fn(move |request| {
+        let (api, call) = (Arc::clone(&api), begin_call());
+        async move { Ok::<_, Infallible>(api.answer(request, &call).await) }
+    });
+    let stream = StallGuard::new(stream, times.body);
+    let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
+    loop {
+        tokio::select! {
+            ended = connection.as_mut() => {
+                if let Err(error) = ended {
+                    tracing::debug!(%error, "a connection ended");
                 }
-            };
-            // Closed at once: a full server must not look like a slow one.
-            let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else { continue };
-            if let Err(error) = stream.set_nodelay(true) {
-                tracing::debug!(%error, "no TCP_NODELAY");
+                return;
             }
-            let serving = self.serve(stream);
-            self.connections.spawn(async move {
-                let _place = place;
-                serving.await;
-            });
-        }
-    }
-
-    /// Serves a connection until it ends.
-    fn serve(&self, stream: TcpStream) -> impl Future<Output = ()> + use<> {
-        let mut builder = http1::Builder::new();
-        builder
-            .timer(TokioTimer::new())
-            .header_read_timeout(Duration::from_millis(self.options.idle_timeout_ms))
-            .max_buf_size(HEAD_MAX_BYTES)
-            .max_headers(HEADERS_MAX);
-        let api = Arc::clone(&self.api);
-        let service = service_fn(move |request| {
-            let api = Arc::clone(&api);
-            async move { Ok::<_, Infallible>(api.answer(request).await) }
-        });
-        let stream = StallGuard::new(stream, Duration::from_millis(self.options.body_timeout_ms));
-        let (leaving, cut) = (self.leaving.clone(), self.cut.clone());
-        async move {
-            let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
-            let mut is_leaving = false;
-            loop {
-                tokio::select! {
-                    ended = connection.as_mut() => {
-                        if let Err(error) = ended {
-                            tracing::debug!(%error, "a connection ended");
-                        }
-                        return;
-                    }
-                    () = cut.cancelled() => return,
-                    () = leaving.cancelled(), if !is_leaving => {
-                        is_leaving = true;
-                        connection.as_mut().graceful_shutdown();
-                    }
-                }
-            }
+            notice = guard.notice() => match notice {
+                Notice::Cut => return,
+                Notice::Leave => connection.as_mut().graceful_shutdown(),
+            },
         }
     }
 }

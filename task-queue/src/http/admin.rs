@@ -16,6 +16,7 @@ use std::borrow::Cow;
 use std::sync::atomic::Ordering::Relaxed;
 use subtle::ConstantTimeEq;
 use windfall_contract::task_queue::{QueueName, RateLimit, TokenRecord};
+use windfall_edge::GuardedCall;
 
 /// The bytes of an admin call's body at most.
 const BODY_MAX_BYTES: usize = 64 << 10;
@@ -51,13 +52,14 @@ impl From<RateLimit> for Limiter {
 }
 
 impl Admin<'_> {
-    pub(super) async fn answer(&self, request: Request<Incoming>) -> Answer {
+    pub(super) async fn answer(&self, request: Request<Incoming>, guarded: &GuardedCall) -> Answer {
         if !self.is_known(request.headers()) {
             let mut answer = error(StatusCode::UNAUTHORIZED, "an account of the admin API is needed");
             let ask = HeaderValue::from_static("Basic realm=\"windfall\"");
             answer.headers_mut().insert(header::WWW_AUTHENTICATE, ask);
             return answer;
         }
+        guarded.authenticated();
         self.call(request).await.unwrap_or_else(|refused| refused.answer())
     }
 

@@ -23,6 +23,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 use windfall_contract::task_queue::{BODY_MAX_BYTES, JobId, JobStoreError, NewJobs, QueueName};
+use windfall_edge::GuardedCall;
 
 /// What the queue API works on.
 pub(super) struct Api {
@@ -93,13 +94,14 @@ impl<'p> Route<'p> {
 }
 
 impl Api {
-    pub(super) async fn answer(&self, request: Request<Incoming>) -> Answer {
+    pub(super) async fn answer(&self, request: Request<Incoming>, guarded: &GuardedCall) -> Answer {
         // Taken apart, so that path, query and headers are read where they lie.
         let (head, body) = request.into_parts();
         let Some((namespace, queue, route)) = Route::of(&head.method, head.uri.path()) else {
             return error(StatusCode::NOT_FOUND, "api not found");
         };
-        self.call(&namespace, &queue, route, &head, body).await.unwrap_or_else(|refused| refused.answer())
+        let called = self.call(&namespace, &queue, route, (&head, body), guarded).await;
+        called.unwrap_or_else(|refused| refused.answer())
     }
 
     async fn call(
@@ -107,8 +109,8 @@ impl Api {
         namespace: &str,
         queue: &str,
         route: Route<'_>,
-        head: &Parts,
-        body: Incoming,
+        (head, body): (&Parts, Incoming),
+        guarded: &GuardedCall,
     ) -> Result<Answer, Refused> {
         let queues = if route == Route::Consume {
             consumed_queues(namespace, queue)?
@@ -126,6 +128,7 @@ impl Api {
             return sizes(pool, &queues[0], &route).await;
         }
         let known = authenticate(pool, namespace, token).await?;
+        guarded.authenticated();
         if let Some(what) = route.counts_as()
             && !pool.tokens.admit(&known, what).await?
         {

@@ -1,4 +1,5 @@
-//! The listeners of both APIs: they accept connections, bound them, and stop in order.
+//! The listeners of both APIs: what is said on their connections, and how they stop in order. How connections are accepted,
+//! encrypted and bounded is the same as at the services' port ([`Listener`]).
 
 use super::admin::{Admin, logged_path};
 use super::answers::Answer;
@@ -9,6 +10,7 @@ use crate::metrics::QueueCounters;
 use crate::options::{ApiOptions, WrongOption};
 use crate::queues::{FarJobs, PollLimits, Queues};
 use crate::tokens::Tokens;
+use http::header::CONNECTION;
 use http::{HeaderName, HeaderValue, Request, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -18,23 +20,19 @@ use std::collections::BTreeMap;
 use std::collections::hash_map::RandomState;
 use std::convert::Infallible;
 use std::hash::{BuildHasher, Hasher};
-use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use windfall_contract::Clock;
 use windfall_contract::task_queue::{JobStore, QueueTokens};
+use windfall_edge::{Guard, GuardedCall, GuardedStream, Life, ListenError, Listener, ListenerCounts, Notice};
 
 /// The connections of the admin API at most.
 const ADMIN_CONNECTIONS_MAX: usize = 64;
-/// The pause after a failed accept (mostly because no file handles are left).
-const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 /// How often a connection is looked at, at least.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The bytes of a request's head at most.
@@ -67,14 +65,9 @@ pub enum StartError {
     /// An option cannot be.
     #[error(transparent)]
     Option(#[from] WrongOption),
-    /// The address is in use, or does not belong to this machine.
-    #[error("cannot listen on {address}: {error}")]
-    Listen {
-        /// The address.
-        address: SocketAddr,
-        /// The operating system's error.
-        error: io::Error,
-    },
+    /// A port cannot be served.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
 }
 
 /// How it ended.
@@ -102,9 +95,8 @@ pub struct TaskQueues {
     shared: Arc<Shared>,
     api_address: SocketAddr,
     admin_address: SocketAddr,
-    connections: TaskTracker,
-    leaving: CancellationToken,
-    cut: CancellationToken,
+    listeners: Vec<(&'static str, Arc<ListenerCounts>)>,
+    life: Life,
     acceptors: Vec<JoinHandle<()>>,
 }
 
@@ -118,8 +110,9 @@ pub async fn start(
     clock: Clock,
 ) -> Result<TaskQueues, StartError> {
     options.check()?;
-    let api_listener = listen(options.listen).await?;
-    let admin_listener = listen(options.admin_listen).await?;
+    let api_listener = listen(&options, options.listen, options.connections_max).await?;
+    // Those of the queue API leave room for the operator who wants to know what goes on.
+    let admin_listener = listen(&options, options.admin_listen, ADMIN_CONNECTIONS_MAX).await?;
     let limits = PollLimits { all_max: options.polls_max, token_max: options.polls_of_token_max };
     let open = |(name, parts): (String, PoolParts)| {
         let counters = QueueCounters::new(options.metrics_queues_max);
@@ -128,7 +121,6 @@ pub async fn start(
     };
     let pools = pools.into_iter().map(open).collect();
     let bodies = BodyRoom::new(options.bodies_bytes_max, options.body_timeout_ms);
-    let places = Semaphore::new(options.connections_max);
     let shared = Arc::new(Shared {
         api: Api { options, pools, bodies },
         clock,
@@ -137,32 +129,30 @@ pub async fn start(
         ids: RandomState::new(),
         next_id: AtomicU64::new(0),
     });
-    let connections = TaskTracker::new();
-    let (leaving, cut) = (CancellationToken::new(), CancellationToken::new());
-    let mut acceptors = Vec::new();
-    let (api_address, admin_address) = (api_listener.1, admin_listener.1);
-    // Those of the queue API leave room for the operator who wants to know what goes on.
-    let admin_places = Semaphore::new(ADMIN_CONNECTIONS_MAX);
-    let listeners = [(api_listener.0, false, places), (admin_listener.0, true, admin_places)];
-    for (listener, is_admin, places) in listeners {
-        let acceptor = Acceptor {
-            shared: Arc::clone(&shared),
-            is_admin,
-            connections: connections.clone(),
-            places: Arc::new(places),
-            leaving: leaving.clone(),
-            cut: cut.clone(),
-        };
-        acceptors.push(tokio::spawn(acceptor.run(listener)));
-    }
-    Ok(TaskQueues { shared, api_address, admin_address, connections, leaving, cut, acceptors })
+    let life = Life {
+        connections: TaskTracker::new(),
+        leaving: CancellationToken::new(),
+        cut: CancellationToken::new(),
+    };
+    let (api_address, admin_address) = (api_listener.address(), admin_listener.address());
+    let listeners =
+        vec![("task_queue", api_listener.counts()), ("task_queue_admin", admin_listener.counts())];
+    let spawn = |listener: Listener, is_admin: bool| {
+        let (life, shared) = (life.clone(), Arc::clone(&shared));
+        let speak = move |stream, guard| serve(stream, guard, Arc::clone(&shared), is_admin);
+        tokio::spawn(listener.serve(life, speak))
+    };
+    let acceptors = vec![spawn(api_listener, false), spawn(admin_listener, true)];
+    Ok(TaskQueues { shared, api_address, admin_address, listeners, life, acceptors })
 }
 
-async fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), StartError> {
-    let failed = |error| StartError::Listen { address, error };
-    let listener = TcpListener::bind(address).await.map_err(failed)?;
-    let address = listener.local_addr().map_err(failed)?;
-    Ok((listener, address))
+async fn listen(
+    options: &ApiOptions,
+    address: SocketAddr,
+    connections_max: usize,
+) -> Result<Listener, ListenError> {
+    let tls = options.tls.clone();
+    Listener::bind(address, tls, connections_max, HEAD_MAX_BYTES, &options.connections).await
 }
 
 impl TaskQueues {
@@ -174,6 +164,11 @@ impl TaskQueues {
     /// Where the admin API listens.
     pub const fn admin_address(&self) -> SocketAddr {
         self.admin_address
+    }
+
+    /// What the port of each API counts, by name.
+    pub fn listeners(&self) -> Vec<(&'static str, Arc<ListenerCounts>)> {
+        self.listeners.clone()
     }
 
     /// The counters of each pool.
@@ -191,16 +186,17 @@ impl TaskQueues {
     /// Stops: accepts nothing more, ends polls with nothing, lets calls in flight finish until the deadline.
     pub async fn close(self, deadline: Duration) -> Closed {
         let began = Instant::now();
-        self.leaving.cancel();
+        let Life { connections, leaving, cut } = &self.life;
+        leaving.cancel();
         for pool in self.shared.api.pools.values() {
             pool.queues.leave();
         }
-        self.connections.close();
+        connections.close();
         let left = deadline.saturating_sub(began.elapsed());
-        let is_done = tokio::time::timeout(left, self.connections.wait()).await.is_ok();
-        let connections_cut = if is_done { 0 } else { self.connections.len() };
-        self.cut.cancel();
-        self.connections.wait().await;
+        let is_done = tokio::time::timeout(left, connections.wait()).await.is_ok();
+        let connections_cut = if is_done { 0 } else { connections.len() };
+        cut.cancel();
+        connections.wait().await;
         for pool in self.shared.api.pools.values() {
             pool.queues.close().await;
         }
@@ -211,70 +207,17 @@ impl TaskQueues {
 impl Drop for TaskQueues {
     fn drop(&mut self) {
         self.acceptors.iter().for_each(JoinHandle::abort);
-        self.leaving.cancel();
-        self.cut.cancel();
-    }
-}
-
-/// Owned by a [`TaskQueues`]; ends when it leaves, which closes the listener.
-struct Acceptor {
-    shared: Arc<Shared>,
-    is_admin: bool,
-    connections: TaskTracker,
-    places: Arc<Semaphore>,
-    leaving: CancellationToken,
-    cut: CancellationToken,
-}
-
-impl Acceptor {
-    async fn run(self, listener: TcpListener) {
-        loop {
-            let accepted = tokio::select! {
-                accepted = listener.accept() => accepted,
-                () = self.leaving.cancelled() => return,
-            };
-            let (stream, peer) = match accepted {
-                Ok(accepted) => accepted,
-                Err(error) => {
-                    tracing::warn!(%error, "a connection could not be accepted");
-                    tokio::time::sleep(ACCEPT_AGAIN).await;
-                    continue;
-                }
-            };
-            // Closed at once: a full server must not look like a slow one.
-            let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else { continue };
-            if let Err(error) = stream.set_nodelay(true) {
-                tracing::debug!(%error, "no TCP_NODELAY");
-            }
-            let serving = serve(
-                stream,
-                peer,
-                Arc::clone(&self.shared),
-                self.is_admin,
-                // Its own ones: each call looks at them, and all connections would wait for one lock.
-                self.leaving.child_token(),
-                self.cut.child_token(),
-            );
-            self.connections.spawn(async move {
-                let _place = place;
-                serving.await;
-            });
-        }
+        self.life.leaving.cancel();
+        self.life.cut.cancel();
     }
 }
 
 /// Serves a connection until it ends.
-async fn serve(
-    stream: TcpStream,
-    peer: SocketAddr,
-    shared: Arc<Shared>,
-    is_admin: bool,
-    leaving: CancellationToken,
-    cut: CancellationToken,
-) {
+async fn serve(stream: GuardedStream, mut guard: Guard, shared: Arc<Shared>, is_admin: bool) {
     let mut builder = http1::Builder::new();
     // Looks see to the time for a head: a timer for each call costs more than reading it.
     builder.header_read_timeout(None).max_buf_size(HEAD_MAX_BYTES).max_headers(HEADERS_MAX);
+    let (peer, begin_call) = (guard.peer(), guard.calls());
     let (turns, clock) = (Turns::default(), shared.clock.clone());
     let write_max_ns = shared.api.options.body_timeout_ms * 1_000_000;
     let idle = Duration::from_millis(shared.api.options.idle_timeout_ms);
@@ -283,9 +226,10 @@ async fn serve(
     let own = turns.clone();
     let service = service_fn(move |request| {
         let (shared, turns) = (Arc::clone(&shared), own.clone());
+        let call = begin_call();
         turns.call_begins();
         async move {
-            let answer = shared.answer(request, peer, is_admin).await;
+            let answer = shared.answer(request, peer, is_admin, &call).await;
             let now_ns = shared.clock.monotonic_ns();
             Ok::<Response<Written>, Infallible>(answer.map(|body| turns.answer(body, now_ns)))
         }
@@ -293,7 +237,6 @@ async fn serve(
     let mut looks = tokio::time::interval(LOOK_EVERY.min(idle));
     looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
-    let mut is_leaving = false;
     loop {
         tokio::select! {
             ended = connection.as_mut() => {
@@ -302,7 +245,10 @@ async fn serve(
                 }
                 return;
             }
-            () = cut.cancelled() => return,
+            notice = guard.notice() => match notice {
+                Notice::Cut => return,
+                Notice::Leave => connection.as_mut().graceful_shutdown(),
+            },
             _ = looks.tick() => {
                 let now_ns = clock.monotonic_ns();
                 if turns.reads_longer(write_max_ns, now_ns) {
@@ -314,16 +260,18 @@ async fn serve(
                     return;
                 }
             }
-            () = leaving.cancelled(), if !is_leaving => {
-                is_leaving = true;
-                connection.as_mut().graceful_shutdown();
-            }
         }
     }
 }
 
 impl Shared {
-    async fn answer(&self, request: Request<Incoming>, peer: SocketAddr, is_admin: bool) -> Answer {
+    async fn answer(
+        &self,
+        request: Request<Incoming>,
+        peer: SocketAddr,
+        is_admin: bool,
+        call: &GuardedCall,
+    ) -> Answer {
         let id = self.request_id(&request);
         let log = self.logs_access.load(Relaxed).then(|| {
             // The query may hold a token.
@@ -332,8 +280,8 @@ impl Shared {
             (request.method().clone(), path.into_owned(), self.clock.monotonic_ns())
         });
         let mut answer = match is_admin {
-            true => Admin(self).answer(request).await,
-            false => self.api.answer(request).await,
+            true => Admin(self).answer(request, call).await,
+            false => self.api.answer(request, call).await,
         };
         if let Some((method, path, began_ns)) = log {
             let took_us = self.clock.monotonic_ns().saturating_sub(began_ns) / 1_000;
@@ -341,6 +289,9 @@ impl Shared {
             tracing::info!(%peer, %method, path, status, took_us, id = id.to_str().unwrap_or(""), "access");
         }
         answer.headers_mut().insert(REQUEST_ID, id);
+        if call.is_last() {
+            answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
         answer
     }
 

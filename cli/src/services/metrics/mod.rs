@@ -23,7 +23,7 @@ use windfall_auditor::{AuditDifferences, AuditHandle, AuditStats};
 use windfall_config::LiveRules;
 use windfall_consumer::spill_log::SpillStats;
 use windfall_consumer::{ConsumerStats, SpillLog};
-use windfall_edge::{Health, Metrics};
+use windfall_edge::{Health, ListenerCounts, Metrics};
 use windfall_far::{FarGauges, FarStats, FarTenantGauges, FarTier};
 use windfall_queue_virtual::{Fanout, FanoutStats, TopicStats};
 use windfall_reward_service::{LedgerMarkStats, RewardHandle, RewardStats};
@@ -39,6 +39,9 @@ type ReadCounters = Arc<dyn Fn() -> Vec<(String, Arc<ConsumerStats>)> + Send + S
 
 /// Reads the lag of draining topics.
 type ReadLives = Arc<dyn Fn() -> TopicLives + Send + Sync>;
+
+/// The ports beside that of the services, by name.
+type Ports = Vec<(&'static str, Arc<ListenerCounts>)>;
 
 /// The parts of a process that have counters. A part that is missing shows no values.
 #[derive(Default)]
@@ -65,6 +68,7 @@ pub struct Sources {
     jobs: jobs::Jobs,
     xxl: Option<ReadXxlStats>,
     pools: task_queue::Pools,
+    ports: Ports,
     audit: Option<AuditHandle>,
 }
 
@@ -104,6 +108,13 @@ impl Sources {
                 .as_ref()
                 .and_then(|scheduling| scheduling.jobs().map(|running| running.jobs.stats())),
             pools: task_queue::Pools::new(),
+            ports: parts
+                .scheduling
+                .as_ref()
+                .and_then(|scheduling| scheduling.jobs().and_then(RunningJobs::port_counts))
+                .map(|counts| ("xxl", counts))
+                .into_iter()
+                .collect(),
             audit: None,
         }
     }
@@ -111,6 +122,12 @@ impl Sources {
     /// The same with the pools of task queues.
     pub fn with_pools(self, pools: task_queue::Pools) -> Self {
         Self { pools, ..self }
+    }
+
+    /// The same with more ports.
+    pub fn with_ports(mut self, ports: Ports) -> Self {
+        self.ports.extend(ports);
+        self
     }
 
     /// The same with an auditor.
@@ -165,6 +182,10 @@ pub fn export(metrics: &Metrics, sources: &Sources) {
     connectors::export(metrics, sources.connectors.clone());
     jobs::export(metrics, &sources.jobs, &sources.xxl);
     task_queue::export(metrics, &sources.pools);
+    let ports = sources.ports.clone();
+    metrics.export(ListenerCounts::METRICS, &["listener"], move |each| {
+        ports.iter().for_each(|(name, counts)| each(&[name], counts));
+    });
 }
 
 fn export_scheduler(metrics: &Metrics, sources: &Sources) {

@@ -191,7 +191,7 @@ async fn without_the_token_nothing_is_done() {
     assert_eq!(code(&exchange(server.address(), &format!("{no_header}{REGISTRY}")).await), 500);
     assert_eq!((server.stats().wrong_tokens, admin.seen().registered.len()), (5, 0));
 
-    let open = ServerOptions { listen: ([0, 0, 0, 0], 0).into(), ..options() };
+    let open = ServerOptions { listen: ([0, 0, 0, 0], 0).into(), plaintext: true, ..options() };
     let refused = XxlServer::start(open.clone(), None, here(), admin.clone(), Clock::system()).await;
     assert!(matches!(refused.err(), Some(StartError::Option(WrongOption::NoToken(_)))));
     let allowed = ServerOptions { allow_without_token: true, ..open };
@@ -250,10 +250,20 @@ async fn slow_callers_are_cut_off() {
 async fn connections_are_bounded() {
     let server =
         serve(ServerOptions { connections_max: 1, ..options() }, Arc::new(FakeAdmin::default())).await;
+    let mut silent = TcpStream::connect(server.address()).await.unwrap();
+    silent.write_all(b"POST ").await.unwrap();
+    // Accepted in their order: who has shown no token makes room for who comes.
     let mut first = TcpStream::connect(server.address()).await.unwrap();
-    first.write_all(b"POST ").await.unwrap();
-    // Accepted in their order.
+    let kept = head("/api/callback", "s3cret-token", RESULT.len()).replace("connection: close\r\n", "");
+    first.write_all(format!("{kept}{RESULT}").as_bytes()).await.unwrap();
+    let mut answer = [0; 12];
+    timeout(PATIENCE, first.read_exact(&mut answer)).await.unwrap().unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 200");
+    assert_eq!(read_all(&mut silent).await, "");
+    // Who has shown one does not.
     assert_eq!(exchange(server.address(), "").await, "");
+    let cut = server.port_counts().cut();
+    assert_eq!((cut.get("made_room"), cut.get("too_many")), (Some(&1), Some(&1)));
     drop(first);
     let again = async { while !post(server.address(), "/api/callback", RESULT).await.contains("200 OK") {} };
     timeout(PATIENCE, again).await.unwrap();
