@@ -30,6 +30,8 @@ pub struct JobsServiceAt {
     /// The networks in which executors may be, as `10.0.0.0/8`. Default: all but this machine, link-local networks and clouds'
     /// metadata.
     pub allow: Vec<String>,
+    /// The certificate authorities of executors at `https://` addresses, PEM. Default: those that the system trusts.
+    pub ca_file: Option<PathBuf>,
     /// Files with the access tokens that executors and the scheduler show each other, by tenant. Default: none, and executors
     /// of XXL-JOB may register on this machine alone, for the app that `tenant` names.
     pub tokens: BTreeMap<String, PathBuf>,
@@ -66,6 +68,7 @@ impl Default for JobsServiceAt {
             durability: DurabilityAt::default(),
             runs: JobsOptions::default(),
             allow: Vec::new(),
+            ca_file: None,
             tokens: BTreeMap::new(),
             xxl: None,
         }
@@ -162,6 +165,7 @@ impl ServiceOptions {
             options: at.runs,
             tokens: at.tokens()?,
             rules: AddressRules::parse(&at.allow).context("the option jobs.allow cannot be used")?,
+            ca_file: at.ca_file.clone(),
             xxl: at.xxl.as_ref().map(XxlAt::options),
             tenant: self.tenant.clone(),
         }))

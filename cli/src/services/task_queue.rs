@@ -280,7 +280,8 @@ pub async fn live(options: &ServiceOptions, stops: &mut Stops, clock: &Clock) ->
     let pools = Pools::open(options, Role::TaskQueue, clock).await?;
     let pulling = Pulling::start(options, pools, None, &tasks, &health, clock).await?;
     let measured = Metrics::new();
-    let sources = Sources::of_process(&health, &tasks).with_pools(pulling.counters()).with_ports(pulling.ports());
+    let sources =
+        Sources::of_process(&health, &tasks).with_pools(pulling.counters()).with_ports(pulling.ports());
     metrics::export(&measured, &sources);
     pulling.show_metrics(measured.clone());
     let served = Parts { router: Router::default(), access, metrics: measured, health: health.clone() };
@@ -452,7 +453,10 @@ mod tests {
             ("[task_queue.pools.\"a:b\"]\n", "task_queue.pools.a:b"),
             ("[task_queue.api]\nadmin_listen = \"0.0.0.0:7778\"\n", "admin_listen"),
             ("[task_queue.api]\nlisten = \"0.0.0.0:7777\"\n", "listen 0.0.0.0:7777 is not on this machine"),
-            ("[task_queue.api]\nplaintext = true\ntls = { cert_file = \"a\", key_file = \"b\" }\n", "contradict"),
+            (
+                "[task_queue.api]\nplaintext = true\ntls = { cert_file = \"a\", key_file = \"b\" }\n",
+                "contradict",
+            ),
             ("[task_queue.api.connections]\nheader_timeout_ms = 0\n", "connections.header_timeout_ms is 0"),
             ("[task_queue.api]\npolls_max = 0\n", "polls_max is 0"),
             ("[task_queue.pools.default]\nstore = \"mysql\"\n", "line 2"),

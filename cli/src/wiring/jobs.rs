@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result};
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use windfall_contract::Clock;
@@ -23,6 +24,8 @@ pub struct JobsPart {
     pub tokens: BTreeMap<String, AccessToken>,
     /// Where executors may be.
     pub rules: AddressRules,
+    /// The authorities of executors at `https://`; none: the system's.
+    pub ca_file: Option<PathBuf>,
     /// Where executors of XXL-JOB register; none: nowhere.
     pub xxl: Option<ServerOptions>,
     /// Whose those executors are where no tenant has a token.
@@ -53,7 +56,7 @@ impl RunningJobs {
     ) -> Result<Self> {
         let unusable = "executors of jobs cannot be called";
         let grpc = GrpcExecutors::new(GrpcOptions::default(), &part.tokens, part.rules.clone());
-        let http = XxlExecutors::new(&part.tokens, &part.rules).context(unusable)?;
+        let http = XxlExecutors::new(&part.tokens, &part.rules, part.ca_file.as_deref()).context(unusable)?;
         let calls = BySchemes { grpc: Arc::new(grpc.context(unusable)?), http: Arc::new(http) };
         let (calls, own) = (Arc::new(calls), clock.clone());
         let parts = JobsParts { store: Arc::clone(&store), timers, calls, targets, clock: own };

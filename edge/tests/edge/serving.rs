@@ -11,7 +11,10 @@ use tonic::Code;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 use windfall_contract::Clock;
-use windfall_edge::{Need, ServeOptions, Stopped, code_name, http_status};
+use windfall_edge::{
+    Access, AccessSource, Health, Metrics, Need, Parts, PlainTextRefused, Router, ServeError, ServeOptions,
+    Stopped, code_name, http_status,
+};
 use windfall_proto::v1;
 use windfall_proto::v1::send_client::SendClient;
 
@@ -127,6 +130,22 @@ async fn health_from_beyond_this_machine_needs_a_key_or_an_option() {
         assert_eq!(grpc.is_ok(), health_open);
         assert_eq!(get(address, "/health/ready", &running.keys.send.text).await.status, 200);
     }
+}
+
+#[tokio::test]
+async fn a_port_that_others_reach_needs_tls_or_leave_by_name() {
+    let listen: std::net::SocketAddr = "0.0.0.0:0".parse().unwrap();
+    let serve = async |options: ServeOptions| {
+        let access = AccessSource::fixed(Access::parse("").unwrap(), Clock::system()).unwrap();
+        let (metrics, health) = (Metrics::new(), Health::new());
+        windfall_edge::serve(&options, Parts { router: Router::new(), access, metrics, health }).await
+    };
+    let open = ServeOptions { listen, ..options() };
+    let refused = serve(open.clone()).await.unwrap_err();
+    assert!(matches!(refused, ServeError::PlainText(PlainTextRefused::Reachable { .. })), "{refused}");
+    let refused = refused.to_string();
+    assert!(refused.starts_with("listen 0.0.0.0:0 is not on this machine"), "{refused}");
+    serve(ServeOptions { plaintext: true, ..open }).await.unwrap().stop().await;
 }
 
 /// Connecting a datagram socket sends nothing, and tells which address would be used.

@@ -10,14 +10,17 @@ use rustls::RootCertStore;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use std::fs;
 use std::io;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use windfall_contract::Clock;
-use windfall_edge::{ServeOptions, TlsOptions};
+use windfall_edge::{Guard, GuardedStream, Life, Listener, ListenerLimits, Notice, ServeOptions, TlsOptions};
 
 const NAMED: &str = "
 [[caller]]
@@ -103,24 +106,44 @@ async fn serve_with(
     client_cert_required: bool,
     revoked: Option<&str>,
 ) -> Running {
+    let tls = files(folder, own, clients, client_cert_required, revoked);
+    start(ServeOptions { tls: Some(tls), ..options() }, NAMED, Clock::system()).await
+}
+
+/// The files of a server, in this folder.
+fn files(
+    folder: &Path,
+    own: &Authority,
+    clients: &Authority,
+    client_cert_required: bool,
+    revoked: Option<&str>,
+) -> TlsOptions {
     let server = own.issue(dns("localhost"));
     let file = |name: &str, text: &str| {
         let path = folder.join(name);
         fs::write(&path, text).unwrap();
         path
     };
-    let tls = TlsOptions {
+    TlsOptions {
         cert_file: file("cert.pem", &server.cert_pem),
         key_file: file("key.pem", &server.key.serialize_pem()),
         client_ca_file: Some(file("clients.pem", &clients.pem)),
         client_crl_file: revoked.map(|list| file("revoked.pem", list)),
         client_cert_required,
-    };
-    start(ServeOptions { tls: Some(tls), ..options() }, NAMED, Clock::system()).await
+    }
 }
 
 async fn connect(
     running: &Running,
+    own: &Authority,
+    client: Option<&Identity>,
+    alpn: &[u8],
+) -> io::Result<TlsStream<TcpStream>> {
+    connect_to(running.server.address(), own, client, alpn).await
+}
+
+async fn connect_to(
+    address: SocketAddr,
     own: &Authority,
     client: Option<&Identity>,
     alpn: &[u8],
@@ -140,7 +163,7 @@ async fn connect(
         }
     };
     config.alpn_protocols = vec![alpn.to_vec()];
-    let stream = TcpStream::connect(running.server.address()).await?;
+    let stream = TcpStream::connect(address).await?;
     let name = ServerName::try_from("localhost").unwrap();
     TlsConnector::from(Arc::new(config)).connect(name, stream).await
 }
@@ -340,6 +363,58 @@ async fn a_revoked_certificate_is_refused_and_its_connection_ends() {
     assert!(is_shut_out(connect(&running, &own, Some(&bad), b"http/1.1").await).await);
     call_on(&mut kept).await;
     assert_eq!(send(connect(&running, &own, Some(&good), b"http/1.1").await.unwrap(), &[]).await.status, 200);
+}
+
+/// Says hello on a connection of a port with a protocol of its own, and keeps it.
+async fn hello(mut stream: GuardedStream, mut guard: Guard) {
+    let begin_call = guard.calls();
+    begin_call().authenticated();
+    stream.write_all(b"hello").await.unwrap();
+    stream.flush().await.unwrap();
+    while guard.notice().await != Notice::Cut {}
+}
+
+async fn hears_hello(stream: io::Result<TlsStream<TcpStream>>) -> TlsStream<TcpStream> {
+    let mut stream = stream.unwrap();
+    let mut heard = [0; 5];
+    stream.read_exact(&mut heard).await.unwrap();
+    assert_eq!(&heard, b"hello");
+    stream
+}
+
+#[tokio::test]
+async fn a_port_with_a_protocol_of_its_own_cuts_who_is_revoked_and_speaks_no_http2() {
+    let (own, clients) = (Authority::new(), Authority::new());
+    let folder = tempfile::tempdir().unwrap();
+    let tls = files(folder.path(), &own, &clients, true, Some(&revoked(&clients, &[7])));
+    let any_port = "127.0.0.1:0".parse().unwrap();
+    let listener = Listener::bind(any_port, Some(tls), 8, 4 << 10, &ListenerLimits::default()).await.unwrap();
+    let (address, counts) = (listener.address(), listener.counts());
+    let life = Life {
+        connections: TaskTracker::new(),
+        leaving: CancellationToken::new(),
+        cut: CancellationToken::new(),
+    };
+    let serving = tokio::spawn(listener.serve(life.clone(), hello));
+    let (good, bad) =
+        (clients.issue_numbered(dns("rain.test"), 1), clients.issue_numbered(dns("rain.test"), 2));
+    assert!(connect_to(address, &own, Some(&good), b"h2").await.is_err());
+    let mut kept = hears_hello(connect_to(address, &own, Some(&good), b"http/1.1").await).await;
+    let mut cut = hears_hello(connect_to(address, &own, Some(&bad), b"http/1.1").await).await;
+    fs::write(folder.path().join("revoked.pem"), revoked(&clients, &[2, 7])).unwrap();
+    until_long("its connection is cut", async || counts.cut().get("certificate_refused") == Some(&1)).await;
+    assert!(matches!(cut.read(&mut [0]).await, Ok(0) | Err(_)));
+    hears_hello(connect_to(address, &own, Some(&good), b"http/1.1").await).await;
+    // The other one stays until the port is closed.
+    assert!(!life.connections.is_empty());
+    life.leaving.cancel();
+    life.cut.cancel();
+    life.connections.close();
+    life.connections.wait().await;
+    assert!(matches!(kept.read(&mut [0]).await, Ok(0) | Err(_)));
+    assert!(counts.cut().get("stopping").is_some());
+    serving.await.unwrap();
+    assert!(TcpStream::connect(address).await.is_err());
 }
 
 #[tokio::test]

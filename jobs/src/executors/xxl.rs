@@ -10,6 +10,7 @@ use crate::xxl::{
 use crate::{Jobs, JobsError};
 use async_trait::async_trait;
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 
 /// The wait for a free place and the call itself each take so long at most: an executor only queues a run before it answers.
@@ -33,15 +34,21 @@ struct Clients {
 }
 
 impl XxlExecutors {
-    /// Calls that go where the rules permit. Connects to nothing yet.
+    /// Calls that go where the rules permit, by TLS where an address begins with `https://`: `ca_file` has the authorities of
+    /// such executors, by default those of the system. Connects to nothing yet.
     ///
     /// # Errors
     /// [`WrongOption`] names the option.
-    pub fn new(tokens: &BTreeMap<String, AccessToken>, rules: &AddressRules) -> Result<Self, WrongOption> {
+    pub fn new(
+        tokens: &BTreeMap<String, AccessToken>,
+        rules: &AddressRules,
+        ca_file: Option<&Path>,
+    ) -> Result<Self, WrongOption> {
         let client = |token: Option<&AccessToken>| {
             let options = ClientOptions {
                 connect_timeout_ms: CONNECT_TIMEOUT_MS,
                 call_timeout_ms: CALL_TIMEOUT_MS,
+                ca_file: ca_file.map(Path::to_owned),
                 ..ClientOptions::default()
             };
             XxlClient::new(options, token, rules.clone())
