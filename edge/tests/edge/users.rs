@@ -2,7 +2,7 @@
 
 use crate::fixture::http::{JSON, Reply, bearer, channel, request, with};
 use crate::fixture::jwt::{AUDIENCE, ISSUER, Issuer, NOW_S, claims, header, signed_part};
-use crate::fixture::{Running, options, start};
+use crate::fixture::{Running, options, start, until};
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD as B64};
 use ring::hmac;
 use serde_json::{Value, json};
@@ -207,4 +207,41 @@ async fn an_endless_key_set_is_cut_off() {
     let running = start(options(), &users, Clock::from_unix_ms(|| NOW_S * 1_000)).await;
     let token = Issuer::new().sign(&header("EdDSA", "ed"), &claims());
     assert_eq!(list(&running, &token).await.status, 503);
+}
+
+/// A key set that comes by the byte is given up after seconds, and nobody else waits for it.
+#[tokio::test]
+async fn a_key_set_that_drips_is_given_up_and_holds_nobody_else_up() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/jwks", listener.local_addr().unwrap());
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&asked);
+    let dripping = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        count.fetch_add(1, SeqCst);
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 200000\r\n\r\n").await.unwrap();
+        // Until the other side has had enough.
+        while stream.write_all(b" ").await.is_ok() {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    });
+    let users =
+        format!("[users.jwt]\njwks_url = \"{url}\"\nissuer = \"{ISSUER}\"\naudience = \"{AUDIENCE}\"\n");
+    let running = Arc::new(start(options(), &users, Clock::from_unix_ms(|| NOW_S * 1_000)).await);
+    let token = Issuer::new().sign(&header("EdDSA", "ed"), &claims());
+    let waiting = tokio::spawn({
+        let running = Arc::clone(&running);
+        async move { list(&running, &token).await.status }
+    });
+    until("the keys are asked for", async || asked.load(SeqCst) == 1).await;
+    // Callers whose calls need no such keys are answered while it drips.
+    let key = bearer(&running.keys.send.text);
+    for _ in 0..20 {
+        let headers = [("authorization", key.as_str())];
+        let answer = request(running.server.address(), "GET", "/openapi.json", &headers, "").await;
+        assert_eq!(answer.status, 200);
+    }
+    assert_eq!(waiting.await.unwrap(), 503);
+    dripping.await.unwrap();
+    assert_eq!(running.access.user_key_fetches(), (0, 1));
 }

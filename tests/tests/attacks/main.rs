@@ -3,7 +3,7 @@
 //!
 //! `tokens`: what is not the user's, or was changed. `money`: withdrawals again, sums beyond 64 bits, users in bodies.
 //! `callers`: keys, roles and signed users. `smuggling`: requests of two meanings. `floods`: too long, too slow, too
-//! dense, compressed. `keyless`: who has no key. `downstream`: a paying system that lies.
+//! dense, compressed. `keyless`: who has no key. `downstream`: a paying system that lies. `names`: a million bonus types.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod callers;
@@ -12,6 +12,7 @@ mod floods;
 mod jwt;
 mod keyless;
 mod money;
+mod names;
 mod smuggling;
 mod tokens;
 
