@@ -60,6 +60,9 @@ ROWS = [
                     ("sum(windfall_edge_connections)", "open"),
                     ("sum(windfall_edge_unauthenticated_connections)", "unauthenticated"),
                     (per_s("windfall_edge_cut_connections_total", "reason"), "ended: {{reason}}"),
+                    ("sum by (listener) (windfall_listener_connections)", "open, {{listener}}"),
+                    ("sum by (listener) (windfall_listener_unauthenticated_connections)", "unauthenticated, {{listener}}"),
+                    (per_s("windfall_listener_cut_connections_total", "listener, reason"), "ended, {{listener}}: {{reason}}"),
                 ],
             ),
         ],
@@ -347,6 +350,7 @@ ROWS = [
                 [
                     (per_s("windfall_edge_access_refused_total"), "access files"),
                     (per_s("windfall_edge_certificates_refused_total"), "certificates"),
+                    (per_s("windfall_listener_certificates_refused_total", "listener"), "certificates, {{listener}}"),
                 ],
             ),
             (
