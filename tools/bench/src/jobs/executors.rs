@@ -163,7 +163,7 @@ impl Way {
         Ok(match self {
             Self::Here => Arc::new(Here::default()),
             Self::Grpc => Arc::new(GrpcExecutors::new(GrpcOptions::default(), &no_tokens, loopback()?)?),
-            Self::Xxl => Arc::new(XxlExecutors::new(&no_tokens, &loopback()?)?),
+            Self::Xxl => Arc::new(XxlExecutors::new(&no_tokens, &loopback()?, None)?),
         })
     }
 
