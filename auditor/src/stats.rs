@@ -43,6 +43,15 @@ declare_metrics! {
             /// Rounds that failed.
             pub failures: u64,
         }
+        gauge "windfall_journal_unsealed"
+        "Transfers that are in no seal, counted up to 100,000: windfall ledger seal has not come to them" {
+            /// Transfers behind the last seal.
+            pub unsealed: Option<u64>,
+        }
+        gauge "windfall_journal_unsealed_age_seconds" "Age of the oldest transfer that is in no seal, 0 for none" {
+            /// The age of the oldest of them.
+            pub unsealed_age_s: Option<u64>,
+        }
     }
 }
 
@@ -95,6 +104,8 @@ impl Seen {
             sweeps: Some(own.sweeps),
             sweep_age_s: (own.sweep_began_ms != 0).then(|| age_s(own.sweep_began_ms)),
             failures: self.failures,
+            unsealed: Some(own.unsealed),
+            unsealed_age_s: Some(own.oldest_unsealed_ms.map_or(0, age_s)),
         }
     }
 

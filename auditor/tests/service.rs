@@ -57,6 +57,7 @@ fn it_sweeps_by_itself_and_shows_what_it_finds_until_a_person_has_seen_to_it() {
         (stats.transfers, stats.unread, stats.is_behind, stats.failures),
         (Some(2), Some(0), Some(false), 0)
     );
+    assert_eq!((stats.unsealed, stats.unsealed_age_s.is_some_and(|age_s| age_s > 0)), (Some(2), true));
     assert!(auditor.differences().open.is_empty() && stats.age_s < 60);
     let raw = rusqlite::Connection::open(&path).unwrap();
     raw.busy_timeout(PATIENCE).unwrap();

@@ -365,12 +365,13 @@ ROWS = [
             ),
             (
                 "The auditor",
-                "Differences that nobody has resolved; seconds since the ledger was compared with its transfers.",
+                "Differences that nobody has resolved; seconds since the ledger was compared with its transfers; age of the oldest transfer that is in no seal.",
                 "short",
                 [
                     ("max by (kind, state) (windfall_audit_differences)", "{{kind}}, {{state}}"),
                     ("min(windfall_audit_age_seconds)", "compared, s ago"),
                     ("max(windfall_audit_unread)", "unread transfers"),
+                    ("min(windfall_journal_unsealed_age_seconds)", "not sealed, s"),
                 ],
             ),
         ],

@@ -5,8 +5,8 @@ use std::path::Path;
 use windfall_contract::accounts::{Reason, Withdrawal};
 use windfall_ledger::{
     ActOutcome, Attempt, AuditLimits, AuditProgress, Auditor, BudgetSet, Compared, Deed, DifferenceState,
-    Ended, Increment, Ledger, LedgerOptions, Operator, Order, OrderId, Proposal, Proposed, StoredAct,
-    Unbudgeted, WithdrawalId,
+    Ended, FileAnchor, Increment, Ledger, LedgerOptions, Operator, Order, OrderId, Proposal, Proposed,
+    Sealer, StoredAct, Unbudgeted, WithdrawalId,
 };
 
 const LIMITS: AuditLimits =
@@ -90,6 +90,28 @@ fn a_sound_ledger_has_no_difference_however_it_is_cut_into_ranges() {
         assert!(audit(&mut auditor).is_clean());
         assert!(ledger.reconcile().unwrap().is_clean());
     }
+}
+
+/// What no seal has come to is counted, with the time of the first of it; also where nothing was ever sealed.
+#[test]
+fn what_is_in_no_seal_is_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("ledger.db");
+    let mut ledger = ledger(&path);
+    let mut auditor = Auditor::open(&path).unwrap();
+    let mut unsealed = || {
+        let progress = auditor.progress().unwrap();
+        (progress.unsealed, progress.oldest_unsealed_ms)
+    };
+    assert_eq!(unsealed(), (0, None));
+    ledger.apply(&[order("a", 1, "cash"), order("b", 2, "cash")]).unwrap();
+    assert_eq!(unsealed(), (2, Some(1)));
+    let mut anchor = FileAnchor::new(folder.path().join("anchor"));
+    let mut sealer = Sealer::open(&path).unwrap();
+    assert!(sealer.seal(&mut anchor, 5).unwrap().is_some());
+    assert_eq!(unsealed(), (0, None));
+    ledger.apply(&[Order { time_ms: 7, ..order("c", 1, "cash") }]).unwrap();
+    assert_eq!(unsealed(), (1, Some(7)));
 }
 
 /// A difference and the damage that makes it. The ledger was audited before.

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use windfall_contract::accounts::{Reason, Withdrawal};
 use windfall_ledger::{
     ActOutcome, Attempt, AuditError, AuditLimits, AuditProgress, Auditor, BudgetSet, Compared, Deed, Ended,
-    Finish, Increment, Ledger, LedgerReader, Operator, Order, OrderId, PostgresOptions, Proposal, Proposed,
-    StoredAct, Tx, WithdrawalId,
+    FileAnchor, Finish, Increment, Ledger, LedgerReader, Operator, Order, OrderId, PostgresOptions, Proposal,
+    Proposed, Sealer, StoredAct, Tx, WithdrawalId,
 };
 use windfall_servers::Servers;
 
@@ -266,6 +266,30 @@ fn a_transaction_that_stays_open_holds_the_position_up_and_nothing_else() {
     assert_eq!(differences(patient(|| auditor.compare(5))), 0);
     let progress = audit(&mut auditor);
     assert!(progress.is_clean() && progress.tail == 0, "{progress:?}");
+}
+
+/// What no seal has come to is counted, and what is sealed is not.
+#[test]
+#[ignore = "needs real servers: ./dev test runs it"]
+fn what_is_in_no_seal_is_counted() {
+    let place = Place::new("audit_unsealed");
+    let mut ledger = place.ledger();
+    budgets(&mut ledger);
+    let mut auditor = place.auditor();
+    let before = auditor.progress().unwrap().unsealed;
+    ledger.apply(&[order("a", 1)]).unwrap();
+    let progress = auditor.progress().unwrap();
+    assert_eq!((progress.unsealed, progress.oldest_unsealed_ms.is_some()), (before + 1, true));
+    let folder = tempfile::tempdir().unwrap();
+    let mut anchor = FileAnchor::new(folder.path().join("anchor"));
+    let mut sealer = Sealer::connect(&place.url, &place.options).unwrap();
+    let started = Instant::now();
+    // Another transaction of the server may be open for a while: nothing behind it is final.
+    while auditor.progress().unwrap().unsealed > 0 {
+        sealer.seal(&mut anchor, 5).unwrap();
+        assert!(started.elapsed() < Duration::from_secs(120));
+    }
+    assert_eq!(auditor.progress().unwrap().oldest_unsealed_ms, None);
 }
 
 /// Performs an act of two operators.

@@ -31,7 +31,14 @@ pub struct AuditProgress {
     pub acknowledged: BTreeMap<String, u64>,
     /// The number of resolved differences.
     pub resolved: u64,
+    /// The number of transfers behind the last seal, counted up to 100,000; all of them where nothing was ever sealed.
+    pub unsealed: u64,
+    /// The time of the first of them, in Unix milliseconds.
+    pub oldest_unsealed_ms: Option<i64>,
 }
+
+/// Unsealed transfers are counted up to this: a ledger that nobody seals has any number of them.
+const UNSEALED_COUNTED_MAX: u32 = 100_000;
 
 impl AuditProgress {
     /// Whether no difference is open or acknowledged.
@@ -50,6 +57,24 @@ pub(super) fn tail(db: &dyn AuditDb, at: i64, limit: u32) -> Result<u64, AuditEr
     Ok(u64::try_from(one(db, &sql, &[Value::Int(at)])?[0].int()?).unwrap_or(0))
 }
 
+/// The time of the first transfer from `at` on.
+fn oldest_ms(db: &dyn AuditDb, at: i64) -> Result<Option<i64>, AuditError> {
+    let place = db.place();
+    let oldest = format!("SELECT time_ms FROM transfers WHERE {place} >= $1 ORDER BY {place} LIMIT 1");
+    match db.rows(&oldest, &[Value::Int(at)])?.first() {
+        Some(row) => Ok(Some(row[0].int()?)),
+        None => Ok(None),
+    }
+}
+
+/// The first place behind the last seal.
+fn sealed_to(db: &dyn AuditDb) -> Result<i64, AuditError> {
+    match db.rows("SELECT to_at FROM seals ORDER BY id DESC LIMIT 1", &[])?.first() {
+        Some(row) => Ok(row[0].int()?),
+        None => Ok(i64::MIN),
+    }
+}
+
 pub(super) fn read(db: &dyn AuditDb, limits: AuditLimits) -> Result<AuditProgress, AuditError> {
     let row = one(
         db,
@@ -58,23 +83,21 @@ pub(super) fn read(db: &dyn AuditDb, limits: AuditLimits) -> Result<AuditProgres
     )?;
     let at = row[0].int()?;
     let count = |value: i64| u64::try_from(value).unwrap_or(0);
-    let tail = tail(db, at, limits.tail_rows_max)?;
-    let place = db.place();
-    let oldest = format!("SELECT time_ms FROM transfers WHERE {place} >= $1 ORDER BY {place} LIMIT 1");
-    let oldest_unread_ms = match db.rows(&oldest, &[Value::Int(at)])?.first() {
-        Some(row) => Some(row[0].int()?),
-        None => None,
-    };
+    // Before the transfers: what is sealed meanwhile is counted once more, and none is left out.
+    let sealed_to = sealed_to(db)?;
+    let unread = tail(db, at, limits.tail_rows_max)?;
     let mut progress = AuditProgress {
         transfers: count(row[1].int()?),
-        tail,
-        is_behind: tail > u64::from(limits.tail_rows_max),
-        oldest_unread_ms,
+        tail: unread,
+        is_behind: unread > u64::from(limits.tail_rows_max),
+        oldest_unread_ms: oldest_ms(db, at)?,
         read_ms: row[2].int()?,
         compared_ms: row[3].int()?,
         sweeps: count(row[4].int()?),
         swept_ms: row[5].int()?,
         sweep_began_ms: row[6].int()?,
+        unsealed: tail(db, sealed_to, UNSEALED_COUNTED_MAX - 1)?,
+        oldest_unsealed_ms: oldest_ms(db, sealed_to)?,
         ..AuditProgress::default()
     };
     let by_state = "SELECT kind, CASE WHEN resolved_ms IS NOT NULL THEN 2 WHEN acknowledged_ms IS NOT NULL THEN 1 ELSE 0 END, \
