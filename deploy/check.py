@@ -7,7 +7,7 @@
 - each alert has a page of docs/runbook and a test in prometheus/alerts_test.yml; links, alerts, metrics and tests that the pages
   name, and docs/upgrade.md and SECURITY.md, exist; with `promtool` installed it checks the alerts, runs their tests and parses the pages' queries;
 - users and rights in PostgreSQL, Redis, Kafka and etcd are those of the roles, and no file has a password;
-- systemd-analyze accepts the unit, where it is installed.
+- systemd-analyze accepts the units, where it is installed.
 
 Needs Python 3.11 and PyYAML (Debian: python3-yaml). Ends with 1 and says what is wrong.
 """
@@ -78,7 +78,11 @@ def compose(roles):
         expect(name in services, f"compose.yaml lacks {name}")
         image = services.get(name, {}).get("image")
         expect(image == service["image"], f"compose.yaml: {name} is {image}, ../compose.yaml says {service['image']}")
-    commands = {name: one["command"].split()[0] for name, one in services.items() if "cap_drop" in one}
+    sealer = services.get("sealer", {})
+    seals = re.fullmatch(r"ledger seal --config \S+ --data /var/lib/windfall --every-s \d+", sealer.get("command", ""))
+    expect(seals and "sealer:/var/lib/windfall" in sealer["volumes"], "compose.yaml: nobody seals the journal, or the anchor does not stay")
+    expect(sealer.get("cap_drop") == ["ALL"] and sealer.get("init"), "compose.yaml: the sealer has rights, or does not end by a signal")
+    commands = {name: one["command"].split()[0] for name, one in services.items() if "cap_drop" in one and name != "sealer"}
     expect(set(commands) == roles - {"serve"}, f"compose.yaml runs {sorted(commands)}, there are {sorted(roles)}")
     for name, role in commands.items():
         expect(name == role, f"compose.yaml: {name} runs {role}")
@@ -221,22 +225,32 @@ def runbook():
             expect(is_there, f"{where}: the link {link} leads nowhere")
 
 
-def unit():
-    source = text("systemd/windfall@.service")
+def rights_of_unit(source):
+    """The lines that say what a unit may do."""
+    names = r"(?:No|Private|Protect|Restrict|Capability|Ambient|Lock|Memory|System|Remove|ProcSubset|UMask|Limit|User=|Group=)"
+    return sorted(line for line in source.splitlines() if re.match(names, line) and not re.match(r"Memory(?:High|Max)|LimitNOFILE", line))
+
+
+def units():
+    source, sealer = text("systemd/windfall@.service"), text("systemd/windfall-sealer.service")
     expect("TimeoutStopSec=45" in source, "windfall@.service: TimeoutStopSec is not 45")
     expect("StateDirectory=windfall/%i" in source, "windfall@.service has no StateDirectory")
     for option in ["KEYS=/etc/windfall/secrets/%i/signing.toml", "SENDER=%i"]:
         line = f"\nEnvironment=WINDFALL_OPTION_SIGNING__{option}\n"
         expect(line in source, f"windfall@.service: the role does not sign by default: {line.strip()} is missing")
+    seals = r"^ExecStart=\S+ .*ledger seal --config \S+ --data %S/windfall/sealer --every-s \d+$"
+    expect(re.search(seals, sealer, re.M) and "StateDirectory=windfall/sealer\n" in sealer, "windfall-sealer.service does not seal, or where")
+    expect(rights_of_unit(sealer) == rights_of_unit(source), "windfall-sealer.service has other rights than a role")
     if not shutil.which("systemd-analyze"):
-        return print("deploy: systemd-analyze is not installed: the unit is not verified")
-    with tempfile.TemporaryDirectory() as folder:
-        # The binary need not be installed here.
-        path = pathlib.Path(folder) / "windfall@consumer.service"
-        path.write_text(source.replace("/usr/local/bin/windfall", "/bin/true"))
-        done = subprocess.run(["systemd-analyze", "verify", str(path)], capture_output=True, text=True, check=False)
-        ours = [line for line in done.stderr.splitlines() if "windfall@" in line]
-        expect(done.returncode == 0 and not ours, f"systemd-analyze: {done.stderr}")
+        return print("deploy: systemd-analyze is not installed: the units are not verified")
+    for name, unit in {"windfall@consumer.service": source, "windfall-sealer.service": sealer}.items():
+        with tempfile.TemporaryDirectory() as folder:
+            # The binary need not be installed here.
+            path = pathlib.Path(folder) / name
+            path.write_text(unit.replace("/usr/local/bin/windfall", "/bin/true"))
+            done = subprocess.run(["systemd-analyze", "verify", str(path)], capture_output=True, text=True, check=False)
+            ours = [line for line in done.stderr.splitlines() if re.search(r"windfall[@-]", line)]
+            expect(done.returncode == 0 and not ours, f"systemd-analyze: {done.stderr}")
 
 
 def containerfile(roles):
@@ -320,7 +334,7 @@ def main():
     monitoring()
     alert_tests()
     runbook()
-    unit()
+    units()
     containerfile(roles)
     kept_out()
     for what in wrong:

@@ -33,6 +33,7 @@ REFUSED = {
     "roles.consumer.replica=3": "replica",
     "roles.consumers.enabled=true": "consumers",
     "roles.token-service.stateful=true": "storage",
+    "sealer.everySeconds=0": "everySeconds",
     "signing.unsigned=maybe": "unsigned",
     "rules.document=version = 1": "reach",
     "secrets.files=Not A Name": "files",
@@ -163,9 +164,12 @@ class Chart:
     def check(self):
         workloads = self.of("Deployment") | self.of("StatefulSet")
         names = {f"try-{role}" for role in self.roles}
-        self.expect(set(workloads) == names, f"the workloads are {sorted(workloads)}")
-        for kind in ["Service", "PodDisruptionBudget"]:
-            self.expect(set(self.of(kind)) == names, f"not a {kind} a role: {sorted(self.of(kind))}")
+        sealers = {"try-sealer"} if self.values["sealer"]["enabled"] else set()
+        self.expect(set(workloads) == names | sealers, f"the workloads are {sorted(workloads)}")
+        for kind, more in {"Service": sealers, "PodDisruptionBudget": set()}.items():
+            self.expect(set(self.of(kind)) == names | more, f"not a {kind} a role: {sorted(self.of(kind))}")
+        for name in sealers & set(workloads):
+            self.sealer(workloads.pop(name))
         for role, own in self.roles.items():
             workload = workloads.get(f"try-{role}")
             if workload:
@@ -212,6 +216,28 @@ class Chart:
             claims = {claim["metadata"]["name"] for claim in spec.get("volumeClaimTemplates", [])}
             volumes = {volume["name"] for volume in pod["volumes"]} | claims
             self.expect(mounts <= volumes, f"{role}: {one['name']} mounts {sorted(mounts - volumes)}, which is no volume")
+
+    def sealer(self, workload):
+        """It seals on a volume that stays, and has neither keys nor variables that its work does not need."""
+        own, secrets, spec = self.values["sealer"], self.values["secrets"], workload["spec"]
+        pod, labels = spec["template"]["spec"], spec["template"]["metadata"]["labels"]
+        container = pod["containers"][0]
+        command = ["ledger", "seal", "--config", "/etc/windfall/windfall.toml", "--data", "/var/lib/windfall", "--every-s", str(own["everySeconds"])]
+        self.expect(container["args"] == command, f"the sealer runs {container['args']}")
+        self.expect(workload["kind"] == "StatefulSet" and spec["replicas"] == 1, "the sealer is not one pod with a volume of its own")
+        self.expect(spec["selector"]["matchLabels"].items() <= labels.items(), "the sealer is not what its StatefulSet selects")
+        self.expect([one["metadata"]["name"] for one in spec["volumeClaimTemplates"]] == ["data"], "the anchor has no volume")
+        mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+        self.expect(mounts.get("data") == "/var/lib/windfall", f"the sealer mounts {mounts}")
+        self.expect(set(mounts) <= {volume["name"] for volume in pod["volumes"]} | {"data"}, f"the sealer mounts {sorted(mounts)}")
+        self.expect(not pod["automountServiceAccountToken"], "the sealer has a token of Kubernetes")
+        self.expect("limits" in container["resources"], "no limits of the sealer")
+        self.locked_down("the sealer", pod, container)
+        files = {item["key"] for volume in pod["volumes"] if "secret" in volume for item in volume["secret"]["items"]}
+        self.expect(files == set(secrets["shared"]), f"the sealer has the files {sorted(files)}")
+        needed = {secrets["own"]["sealer"]} if "sealer" in secrets["own"] else {secrets["environment"], secrets["ledger"]}
+        variables = {one["secretRef"]["name"] for one in container.get("envFrom", [])}
+        self.expect(variables == needed - {""}, f"the sealer has the variables of {sorted(variables)}")
 
     def locked_down(self, who, pod, container):
         rights = container["securityContext"]
