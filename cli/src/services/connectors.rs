@@ -2,7 +2,7 @@
 
 use super::options::{ConnectorAt, GuardAt, ServiceOptions, Wire};
 use anyhow::{Context, Result, bail};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use windfall_connectors::{GrpcConnector, HttpConnector, Snapshot};
 use windfall_contract::Clock;
@@ -40,12 +40,8 @@ impl ServiceOptions {
         let pays = self.rewards.pays.iter().map(|(bonus_type, word)| {
             Ok((bonus_type.clone(), payer(word, &format!("rewards.pays.{bonus_type}"))?))
         });
-        let apps = match self.rewards.apps.as_slice() {
-            [] => BTreeSet::from([self.tenant.clone()]),
-            named => named.iter().cloned().collect(),
-        };
         Ok(RewardOptions {
-            apps,
+            apps: self.rewards.apps_of(&self.tenant),
             tenant: self.tenant.clone(),
             default_pays: payer(&self.rewards.default_pays, "rewards.default_pays")?,
             pays: pays.collect::<Result<BTreeMap<_, _>>>()?,

@@ -12,7 +12,7 @@ use crate::place;
 use crate::wiring::Work;
 use anyhow::{Context, Result, anyhow, bail};
 use serde::Deserialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use windfall_auditor::AuditorOptions;
 use windfall_connectors::{GrpcOptions, HttpOptions};
@@ -96,6 +96,10 @@ pub struct ServiceOptions {
 pub struct RewardsAt {
     /// The apps whose events are granted; an event of another app is archived. None: the app that `tenant` names.
     pub apps: Vec<String>,
+    /// Whether a user's number means the same person in each of several apps. Without it a process that grants or holds accounts
+    /// refuses more than one app, `tenant` included, since accounts, tokens and budgets go by the user's number alone. Default
+    /// false.
+    pub users_are_shared_by_apps: bool,
     /// What happens to a reward that no budget covers: `refuse` or `allow`. Default `refuse`; with `serve --dev`
     /// `allow`, since its rules have no budgets.
     pub unbudgeted: Option<UnbudgetedAt>,
@@ -126,6 +130,31 @@ impl RewardsAt {
             }
         }
         Ok(())
+    }
+
+    /// The apps whose events are granted in a fleet of this tenant.
+    pub fn apps_of(&self, tenant: &str) -> BTreeSet<String> {
+        match self.apps.as_slice() {
+            [] => BTreeSet::from([tenant.to_owned()]),
+            named => named.iter().cloned().collect(),
+        }
+    }
+
+    /// Refuses users of several apps in one ledger, unless their numbers are said to mean the same people. An event that names no
+    /// app, and each call, is of the tenant, so that counts as one of the apps.
+    fn check_apps(&self, tenant: &str) -> Result<()> {
+        let mut apps = self.apps_of(tenant);
+        apps.insert(tenant.to_owned());
+        if apps.len() < 2 || self.users_are_shared_by_apps {
+            return Ok(());
+        }
+        let named = apps.into_iter().collect::<Vec<_>>().join(", ");
+        bail!(
+            "the options tenant and rewards.apps name several apps ({named}), but accounts, tokens and budgets go by the user's \
+             number alone: user 42 of one app and user 42 of another would have one balance, and each could withdraw what the \
+             other was given. Run a fleet with a ledger of its own for each app; or, where a number means the same person in \
+             all of them, say so by rewards.users_are_shared_by_apps = true"
+        )
     }
 }
 
@@ -303,6 +332,7 @@ impl Default for RewardsAt {
     fn default() -> Self {
         Self {
             apps: Vec::new(),
+            users_are_shared_by_apps: false,
             unbudgeted: None,
             default_pays: "ledger".into(),
             pays: BTreeMap::new(),
@@ -397,6 +427,14 @@ impl ServiceOptions {
                 || self.jobs.is_some()
                 || self.task_queue.asks_for_far_jobs());
         Work { sends: work.sends || (schedules && self.scheduler.sends_bonuses()), schedules, ..work }
+    }
+
+    /// Refuses several apps where a process of this role grants, or holds accounts.
+    ///
+    /// # Errors
+    /// What they would share, and what to do.
+    pub fn check_apps(&self, role: Role) -> Result<()> {
+        if role.work().grants() { self.rewards.check_apps(&self.tenant) } else { Ok(()) }
     }
 
     /// Whether a process of this role has task queues: `serve` has, if a pool is named.
@@ -550,6 +588,31 @@ mod tests {
         ] {
             let refused = format!("{:#}", load(wrong).unwrap_err());
             assert!(refused.contains(named), "{wrong}: {refused}");
+        }
+    }
+
+    /// User 42 of one app and user 42 of another are one account: nobody shares them by accident.
+    #[test]
+    fn several_apps_are_refused_where_accounts_are_unless_their_users_are_said_to_be_the_same() {
+        let grants = [Role::Serve, Role::Consumer, Role::RewardService, Role::Wallet];
+        let others = [Role::SdkGateway, Role::TokenService, Role::Scheduler, Role::Console, Role::Auditor];
+        for text in [
+            "tenant = \"shop\"",
+            "tenant = \"shop\"\n[rewards]\napps = [\"shop\", \"shop\"]",
+            "tenant = \"shop\"\n[rewards]\napps = [\"shop\", \"games\"]\nusers_are_shared_by_apps = true",
+        ] {
+            let options = parse(text);
+            grants.iter().chain(&others).for_each(|role| options.check_apps(*role).unwrap());
+        }
+        // The tenant's own events name it or no app, so one other app is a second one.
+        for apps in ["\"shop\", \"games\"", "\"games\""] {
+            let options = parse(&format!("tenant = \"shop\"\n[rewards]\napps = [{apps}]"));
+            for role in grants {
+                let refused = options.check_apps(role).unwrap_err().to_string();
+                assert!(refused.contains("(games, shop)"), "{role}: {refused}");
+                assert!(refused.contains("rewards.users_are_shared_by_apps = true"), "{role}: {refused}");
+            }
+            others.iter().for_each(|role| options.check_apps(*role).unwrap());
         }
     }
 

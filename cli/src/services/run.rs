@@ -70,6 +70,7 @@ pub fn run(role: Role, args: &ServiceArgs, log: &LogArgs) -> Result<Outcome> {
 
 fn start(role: Role, args: &ServiceArgs, is_dev: bool, log: &LogArgs) -> Result<Outcome> {
     let mut options = ServiceOptions::load(args.config.as_deref(), args.data.clone())?;
+    options.check_apps(role)?;
     if let Some(listen) = args.listen {
         options.serve.listen = listen;
     }
