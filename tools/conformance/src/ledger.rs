@@ -12,6 +12,7 @@ mod concurrent;
 mod corrections;
 mod model;
 mod once;
+mod race;
 mod reserve;
 mod statement;
 mod withdrawals;
@@ -154,6 +155,10 @@ pub const CHECKS: &[Check] = &[
     ),
     ("writers at once carry two corrections out: each order is taken back once", corrections::at_once),
     ("random acts among grants and withdrawals: each thing once, all sums zero", acts::random),
+    (
+        "a race of all that moves money, acts of operators and withdrawals among it, with lost answers",
+        race::all_that_moves_money,
+    ),
     ("a closed activity gives nothing more, and others go on", closing::gives_nothing),
     ("a closed activity is opened again while its orders are there", closing::reopened),
     ("the rows of a closed activity are read as a whole, and its orders go", closing::rows_and_orders_go),

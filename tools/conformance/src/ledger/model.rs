@@ -72,10 +72,10 @@ enum Op {
 }
 
 /// splitmix64 (<https://prng.di.unimi.it/splitmix64.c>).
-struct Dice(u64);
+pub(super) struct Dice(pub(super) u64);
 
 impl Dice {
-    fn below(&mut self, sides: u64) -> u64 {
+    pub(super) fn below(&mut self, sides: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -532,14 +532,17 @@ fn compare(reader: &LedgerReader, model: &Model) -> Outcome {
 /// Histories, each of random steps.
 const HISTORIES: u64 = 24;
 
+/// The seed that `WINDFALL_SEED` names, or else a new one; and whether it is named.
+pub(super) fn seed() -> (u64, bool) {
+    let named = std::env::var("WINDFALL_SEED").ok().and_then(|seed| seed.parse().ok());
+    let since = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+    (named.unwrap_or_else(|| u64::try_from(since.as_millis()).unwrap_or(0)), named.is_some())
+}
+
 /// Each history has a fresh ledger. The seed of each is printed; `WINDFALL_SEED` runs one again.
 pub(super) fn histories(fixture: &dyn Fixture) -> Outcome {
-    let fixed = std::env::var("WINDFALL_SEED").ok().and_then(|seed| seed.parse().ok());
-    let first = fixed.unwrap_or_else(|| {
-        let since = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-        u64::try_from(since.as_millis()).unwrap_or(0)
-    });
-    let count = if fixed.is_some() { 1 } else { HISTORIES };
+    let (first, is_named) = seed();
+    let count = if is_named { 1 } else { HISTORIES };
     for seed in first..first + count {
         eprintln!("a random history: WINDFALL_SEED={seed}");
         history(fixture, seed).map_err(|error| format!("WINDFALL_SEED={seed}: {error}"))?;
