@@ -8,13 +8,15 @@ use past::{
     PATIENCE, beat, both, credit, credit_at_last, open, options, query, server, unsafe_options,
     wait_for_standby,
 };
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+use windfall_contract::accounts::Withdrawal;
 use windfall_ledger::{
-    Acceptance, Accepted, Beat, Guard, Ledger, LedgerError, Mark, MarkFile, MarkStore, Missing, OpenError,
-    OrderOutcome, PostgresOptions,
+    Acceptance, Accepted, Beat, Guard, HoldOutcome, Ledger, LedgerError, LedgerReader, Mark, MarkFile,
+    MarkStore, Missing, OpenError, OrderOutcome, PostgresOptions, WithdrawalId, WithdrawalStatus,
 };
 use windfall_servers::{PostgresOptions as ServerOptions, Private};
 
@@ -291,4 +293,116 @@ fn several_hosts_without_a_synchronous_standby_are_refused_and_any_user_may_ask(
     let mark = beat(&mut ledger, &file).unwrap();
     assert!(mark.server.timeline == 1 && mark.server.wal > 0 && !mark.server.system.is_empty());
     assert!(!guard.stops_payouts());
+}
+
+/// What a payer has paid, by the number of the withdrawal.
+type Payer = Mutex<BTreeMap<u64, u32>>;
+
+fn name(number: u64) -> String {
+    format!("w/{number}")
+}
+
+/// Pays a withdrawal as the reward service does: it holds the money where the ledger holds its mark, pays when that is committed, and
+/// then ends it. Returns whether payouts are stopped.
+fn pay(ledger: &mut Ledger, guard: &Guard, number: u64, payer: &Payer) -> Result<bool, LedgerError> {
+    let asked = Withdrawal { id: name(number), user_id: 7, bonus_type: "cash".into(), amount: 1 };
+    let held = ledger.transact(|tx| {
+        if tx.went_back() || guard.stops_payouts() {
+            return Ok(None);
+        }
+        Ok(tx.hold(&[(&asked, "bank")], 3_000)?.pop())
+    })?;
+    match held {
+        None => return Ok(true),
+        Some(HoldOutcome::Held) => *payer.lock().unwrap().entry(number).or_default() += 1,
+        // Whether it was paid before the answer was lost, the payer knows.
+        Some(HoldOutcome::HeldBefore { .. }) => {
+            payer.lock().unwrap().entry(number).or_insert(1);
+        }
+        Some(HoldOutcome::Decided(_)) => return Ok(false),
+    }
+    ledger.transact(|tx| tx.pay_out(&[WithdrawalId { user_id: 7, id: &asked.id }], 4_000))?;
+    Ok(false)
+}
+
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let until = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < until, "{what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Withdrawals are asked for again and again while an older copy takes over, which knows neither that they were held nor that they
+/// were paid: it would hold each of them anew.
+#[test]
+#[ignore = "needs real servers: ./dev test runs it"]
+fn an_older_copy_takes_over_among_payouts_and_nothing_is_paid_twice() {
+    const WORKERS: u64 = 3;
+    const ALL: u64 = 39;
+    const AT_FIRST: u64 = 18;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("mark");
+    let primary = server(&[]);
+    let standby = Private::start(ServerOptions::standby_of(primary.url())).unwrap();
+    let (mut ledger, guard) = open(&both(&primary, &standby), &unsafe_options(), &file);
+    for nth in 0..20 {
+        credit_at_last(&mut ledger, &format!("o/{nth}"));
+    }
+    beat(&mut ledger, &file).unwrap();
+    wait_for_standby(&primary, &standby);
+    standby.kill().unwrap();
+    let (payer, stop) = (Payer::default(), AtomicBool::new(false));
+    let (asked, refused) = (AtomicU64::new(AT_FIRST), AtomicU64::new(0));
+    let workers: Vec<Ledger> = (0..WORKERS).map(|_| ledger.another().unwrap()).collect();
+    std::thread::scope(|scope| {
+        // Also where an assertion fails: the threads of the scope are waited for.
+        let _stop = StopAtEnd(&stop);
+        for (nth, mut own) in (0..WORKERS).zip(workers) {
+            let (guard, payer, stop, asked, refused) = (&guard, &payer, &stop, &asked, &refused);
+            scope.spawn(move || {
+                while !stop.load(Relaxed) {
+                    for number in (0..asked.load(Relaxed)).filter(|number| number % WORKERS == nth) {
+                        match pay(&mut own, guard, number, payer) {
+                            Ok(is_stopped) => drop(refused.fetch_add(u64::from(is_stopped), Relaxed)),
+                            // The server is away, or another one takes its place: it is asked again.
+                            Err(_) => std::thread::sleep(Duration::from_millis(20)),
+                        }
+                    }
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            });
+        }
+        let is_once_each = || payer.lock().unwrap().values().all(|times| *times == 1);
+        wait_until("the first are not paid", || payer.lock().unwrap().values().sum::<u32>() == 18);
+        beat(&mut ledger, &file).unwrap();
+        // Some of these are on their way when the server dies.
+        asked.store(AT_FIRST + 6, Relaxed);
+        primary.kill().unwrap();
+        standby.start().unwrap();
+        standby.promote().unwrap();
+        assert_eq!(beat(&mut ledger, &file), None, "the running process notices");
+        wait_until("nobody is refused", || refused.load(Relaxed) > 3 * ALL);
+        let stale = LedgerReader::connect(standby.url(), &options()).unwrap();
+        for number in 0..AT_FIRST {
+            let known = stale.withdrawal(WithdrawalId { user_id: 7, id: &name(number) }).unwrap();
+            assert_eq!(known, None, "it would be held, and paid, once more");
+        }
+        drop(stale);
+        assert!(is_once_each() && guard.stops_payouts(), "payouts are stopped");
+        standby.kill().unwrap();
+        primary.start().unwrap();
+        wait_until("the server with everything is not taken", || beat(&mut ledger, &file).is_some());
+        asked.store(ALL, Relaxed);
+        wait_until("payouts do not go on", || {
+            (0..ALL).all(|number| {
+                let stored = ledger.withdrawal(WithdrawalId { user_id: 7, id: &name(number) });
+                stored.is_ok_and(|stored| stored.is_some_and(|one| one.status == WithdrawalStatus::Paid))
+            })
+        });
+    });
+    let payer = payer.into_inner().unwrap();
+    assert!(payer.len() == 39 && payer.values().all(|times| *times == 1), "paid once each: {payer:?}");
+    assert_eq!(ledger.balance(7, "cash").unwrap(), 20 * 5 - 39);
+    assert!(ledger.reconcile().unwrap().is_clean());
 }
