@@ -138,6 +138,10 @@ fn reversed_before(
     tx: &mut dyn Transaction,
     OrderId { activity, trade_no }: OrderId<'_>,
 ) -> Result<Option<String>, LedgerError> {
+    #[cfg(feature = "sabotage")]
+    if crate::sabotage::reverses_twice() {
+        return Ok(None);
+    }
     let subject = Subject::Order { activity, trade_no }.to_string();
     let before = tx.done_acts(&subject, &["reverse"])?;
     Ok(before.first().map(|before| format!("the order was reversed before, by {}", name(before.id))))
