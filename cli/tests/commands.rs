@@ -43,6 +43,21 @@ fn a_wrong_call_ends_with_2_and_says_why() {
     }
 }
 
+/// Users of two apps would share accounts by their numbers: whoever grants or holds accounts does not start.
+#[test]
+fn a_process_of_several_apps_does_not_start_unless_their_users_are_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let [options, data] = ["windfall.toml", "data"].map(|name| folder.path().join(name));
+    std::fs::write(&options, "tenant = \"shop\"\n[rewards]\napps = [\"shop\", \"games\"]\n").unwrap();
+    let [options, data] = [&options, &data].map(|path| path.to_str().unwrap());
+    for role in ["serve", "consumer", "reward-service", "wallet"] {
+        let refused = windfall(&[role, "--listen", "127.0.0.1:0", "--config", options, "--data", data]);
+        let told = String::from_utf8(refused.stderr).unwrap();
+        assert_eq!(refused.status.code(), Some(2), "{role}: {told}");
+        assert!(told.contains("games, shop") && told.contains("users_are_shared_by_apps"), "{role}: {told}");
+    }
+}
+
 #[test]
 fn a_shell_and_man_know_every_command() {
     for shell in ["bash", "zsh", "fish"] {
