@@ -294,10 +294,10 @@ def users_of_the_rules():
     printed = run("users.sh", "env", "DRY_RUN=1", "bash", str(HERE / "etcd/users.sh"), "http://etcd:2379", "/p/")
     rights = set(re.findall(r"role grant-permission ([a-z-]+) (\w+) (\S+)(?: --prefix=true)?$", printed, re.M))
     writes = {user: {key for who, what, key in rights if who == user and what != "read"} for user, _, _ in rights}
-    expected = {"process": {"/p/status/"}, "ledger": {"/p/ledger-mark/"}, "operator": {"/p/current", "/p/changes/"}}
+    expected = {"process": {"/p/status/"}, "ledger": {"/p/ledger-mark/"}, "operator": {"/p/current", "/p/changes/", "/p/proposals/"}}
     expect(writes == {f"windfall-{user}": keys for user, keys in expected.items()}, f"users.sh: who writes what is {writes}")
     source = (ROOT / "config/src/etcd/mod.rs").read_text() + (ROOT / "cli/src/drivers/ledger_mark.rs").read_text()
-    for key in ['"{}current"', '"{}changes/"', '"{}status/{}"', '"ledger-mark/{tenant}/']:
+    for key in ['"{}current"', '"{}changes/"', '"{}proposals/"', '"{}status/{}"', '"ledger-mark/{tenant}/']:
         expect(key in source, f"users.sh: the source has no key {key} any more")
     prefix = re.search(r'prefix: "([^"]+)"\.into\(\)', source).group(1)
     expect(f"${{2:-{prefix}}}" in text("etcd/users.sh"), f"users.sh: the default prefix is not {prefix}")

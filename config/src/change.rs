@@ -5,6 +5,7 @@ use std::io;
 use serde::{Deserialize, Serialize};
 
 use crate::document::{version_of, with_draining, with_version, without_staged};
+use crate::proposal::{PROPOSALS_MAX, Proposal};
 use crate::refusal::Refusal;
 use crate::status::ProcessStatus;
 use windfall_contract::rules::Rules;
@@ -29,17 +30,38 @@ pub trait ChangeRules: Send + Sync {
     /// [`SetError::Conflict`], and no change is lost. Where there is no document yet, or none that can be read, any
     /// version is taken.
     ///
+    /// Where the rules in force ask for it (`changes_need_approval`), a change that may cost money is not made: it is kept
+    /// as a [`Proposal`], and the answer is [`SetError::Waits`] with its number.
+    ///
     /// # Errors
     /// [`SetError`] says for each case whether anything was written.
-    fn set(&self, new_text: &str, who: &str, why: &str, now_ms: u64) -> Result<Written, SetError>;
+    fn set_by(&self, new_text: &str, by: Actor<'_>, why: &str, now_ms: u64) -> Result<Written, SetError>;
+
+    /// As [`ChangeRules::set_by`], by whom nothing proves.
+    ///
+    /// # Errors
+    /// [`SetError`].
+    fn set(&self, new_text: &str, who: &str, why: &str, now_ms: u64) -> Result<Written, SetError> {
+        self.set_by(new_text, Actor::said(who), why, now_ms)
+    }
 
     /// Writes the document of an earlier version as a new one. `now_ms` is ms since 1970.
     ///
+    /// It waits for approval as any other change does.
+    ///
     /// # Errors
     /// [`SetError`], [`SetError::Refused`] too: a document of old may name a broker that is gone.
-    fn rollback(&self, version: u64, who: &str, why: &str, now_ms: u64) -> Result<Written, SetError>;
+    fn rollback_by(&self, version: u64, by: Actor<'_>, why: &str, now_ms: u64) -> Result<Written, SetError>;
 
-    /// As [`ChangeRules::rollback`], for whom was shown version `based_on`: where another one is there now, nothing is
+    /// As [`ChangeRules::rollback_by`], by whom nothing proves.
+    ///
+    /// # Errors
+    /// [`SetError`].
+    fn rollback(&self, version: u64, who: &str, why: &str, now_ms: u64) -> Result<Written, SetError> {
+        self.rollback_by(version, Actor::said(who), why, now_ms)
+    }
+
+    /// As [`ChangeRules::rollback_by`], for whom was shown version `based_on`: where another one is there now, nothing is
     /// written, since it would take back a change that was not seen.
     ///
     /// # Errors
@@ -48,20 +70,47 @@ pub trait ChangeRules: Send + Sync {
         &self,
         based_on: u64,
         version: u64,
-        who: &str,
+        by: Actor<'_>,
         why: &str,
         now_ms: u64,
     ) -> Result<Written, SetError> {
         let text = self.history()?.text_of(version).ok_or(SetError::UnknownVersion(version))?;
         let text = with_version(&text, based_on).unwrap_or(text);
-        self.set(&text, who, &rollback_reason(version, why), now_ms)
+        self.set_by(&text, by, &rollback_reason(version, why), now_ms)
     }
 
-    /// Every change that was made by [`ChangeRules::set`] and [`ChangeRules::rollback`].
+    /// Every change that was made by [`ChangeRules::set_by`], [`ChangeRules::rollback_by`] and [`ChangeRules::approve`].
     ///
     /// # Errors
     /// [`ReadError`] where nothing can be read; damaged entries are listed in the result.
     fn history(&self) -> Result<History, ReadError>;
+
+    /// The change that made a version; `None` where the history has none.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    fn change_of(&self, version: u64) -> Result<Option<Change>, ReadError> {
+        Ok(self.history()?.changes.into_iter().find(|change| change.version == version))
+    }
+
+    /// The changes that wait for approval, by their numbers. Those that have expired by `now_ms` are left out.
+    ///
+    /// # Errors
+    /// [`ReadError`], also where one of them is damaged.
+    fn proposals(&self, now_ms: u64) -> Result<Vec<Proposal>, ReadError>;
+
+    /// Makes a proposed change, once: for a caller whose key has proved who it is, and who has not proposed it.
+    ///
+    /// # Errors
+    /// [`SetError::Moved`] where the rules have changed since it was proposed; [`SetError::UnknownProposal`],
+    /// [`SetError::OwnProposal`], [`SetError::Unproved`]; and those of [`ChangeRules::set_by`].
+    fn approve(&self, number: u64, by: Actor<'_>, now_ms: u64) -> Result<Written, SetError>;
+
+    /// Takes a proposal away, so that nobody can approve it any more. The history has nothing of it.
+    ///
+    /// # Errors
+    /// [`SetError::UnknownProposal`] where it has ended or expired already.
+    fn refuse(&self, number: u64, by: Actor<'_>, now_ms: u64) -> Result<(), SetError>;
 
     /// Notes the version that a process runs, in place of its last report; it is forgotten when the process is silent
     /// for long.
@@ -83,6 +132,27 @@ pub trait ChangeRules: Send + Sync {
     fn withdraw(&self, process: &str) -> Result<(), ReadError>;
 }
 
+/// Who makes a change, and whether a key has proved that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Actor<'a> {
+    /// The name that the history shows.
+    pub who: &'a str,
+    /// The caller whose key was shown for it. `None`: the name was said, and nothing proves it.
+    pub caller: Option<&'a str>,
+}
+
+impl<'a> Actor<'a> {
+    /// One whose name nothing proves.
+    pub const fn said(who: &'a str) -> Self {
+        Self { who, caller: None }
+    }
+
+    /// One whom this caller's key has proved.
+    pub const fn proved(who: &'a str, caller: &'a str) -> Self {
+        Self { who, caller: Some(caller) }
+    }
+}
+
 /// One change that was made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -99,14 +169,31 @@ pub struct Change {
     pub before: Option<String>,
     /// The whole document after it.
     pub after: String,
+    /// The caller whose key has proved who made it; `None` where the name was said. Left out then, so that programs of before
+    /// read the entry.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub caller: Option<String>,
+    /// The second person, who has approved it; `None` where nobody had to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approved_by: Option<String>,
 }
 
 impl Change {
+    /// Whether a key has proved who made it: `proved` or `said`.
+    pub const fn identity(&self) -> &'static str {
+        identity(self.caller.is_some())
+    }
+
     /// Whether it began where `earlier` ended. Where it did not, the file was changed outside in between, or
     /// the machine died before `earlier` took effect; `before` has what was there.
     pub fn follows(&self, earlier: &Self) -> bool {
         self.before.as_deref() == Some(&earlier.after)
     }
+}
+
+/// The word for a name that a key has proved, or for one that was said.
+pub(crate) const fn identity(is_proved: bool) -> &'static str {
+    if is_proved { "proved" } else { "said" }
 }
 
 /// Every change that was kept.
@@ -170,6 +257,59 @@ pub enum SetError {
     /// The history has no such version. Nothing was written.
     #[error("the history has no version {0}")]
     UnknownVersion(u64),
+    /// The rules ask for a second person, so the change was kept as a proposal. The rules are as they were.
+    #[error(
+        "the rules are as they were: the change waits for approval as proposal {number}. Within a day another person, with a \
+         key of the role `approve`, approves it with `windfall rules approve {number} --server URL`"
+    )]
+    Waits {
+        /// The proposal's number.
+        number: u64,
+    },
+    /// The rules have changed since the proposal was made. Nothing was written.
+    #[error(
+        "proposal {number} was made from version {based_on} of the rules, but version {current} is there now: make the change \
+         again, so that it is seen with what has changed"
+    )]
+    Moved {
+        /// The proposal's number.
+        number: u64,
+        /// The version that it was made from.
+        based_on: u64,
+        /// The version that is there now.
+        current: u64,
+    },
+    /// So many proposals wait that no other one is kept. Nothing was written.
+    #[error(
+        "{} proposals wait for approval already, and no more are kept: approve or refuse one first \
+         (`windfall rules proposals`)",
+        PROPOSALS_MAX
+    )]
+    TooManyProposals,
+    /// No such proposal waits. Nothing was written.
+    #[error(
+        "no proposal {0} waits: it was approved, was refused, or has expired; see `windfall rules history` and `windfall rules \
+         proposals`"
+    )]
+    UnknownProposal(u64),
+    /// Who approves has proposed it. Nothing was written.
+    #[error("you have proposed {0} yourself: another person approves it")]
+    OwnProposal(u64),
+    /// Nothing proves who approves. Nothing was written.
+    #[error(
+        "a proposal is approved by whom a key proves: give --server with the console's URL, and --key-file"
+    )]
+    Unproved,
+    /// A program that does not know the key `changes_need_approval` would refuse the document, and run behind the others.
+    /// Nothing was written.
+    #[error(
+        "{0} runs an older version of Windfall, which refuses a document with `changes_need_approval`: bring all processes up \
+         to date first"
+    )]
+    OldProcess(String),
+    /// The console that was asked has refused it, in its own words. Nothing was written.
+    #[error("{0}")]
+    Elsewhere(String),
     /// Reading or writing failed. Where writing had begun the change may have been made: look at the version that is
     /// there before trying again.
     #[error("{what} {place}: {source}; look at the version that is there before trying again")]
@@ -235,9 +375,18 @@ pub(crate) fn check_base(based_on: u64, current: Option<u64>) -> Result<(), SetE
 /// The remarks with which a change is kept.
 #[derive(Clone, Copy)]
 pub(crate) struct Remarks<'a> {
-    pub(crate) who: &'a str,
+    pub(crate) by: Actor<'a>,
     pub(crate) why: &'a str,
     pub(crate) now_ms: u64,
+    /// The second person, where it was approved.
+    pub(crate) approved_by: Option<&'a str>,
+}
+
+impl<'a> Remarks<'a> {
+    /// Those of a change that nobody has approved.
+    pub(crate) const fn of(by: Actor<'a>, why: &'a str, now_ms: u64) -> Self {
+        Self { by, why, now_ms, approved_by: None }
+    }
 }
 
 /// What has to be written; `Err` of the inner result where it is there already, with its version. `newest` is the
@@ -266,8 +415,17 @@ pub(crate) fn plan(
     }
     let after = with_version(&text, version).unwrap_or(text);
     validate(&after, known_brokers)?;
-    let Remarks { who, why, now_ms } = remarks;
-    Ok(Ok(Change { version, at_ms: now_ms, who: who.to_owned(), why: why.to_owned(), before, after }))
+    let Remarks { by, why, now_ms, approved_by } = remarks;
+    Ok(Ok(Change {
+        version,
+        at_ms: now_ms,
+        who: by.who.to_owned(),
+        why: why.to_owned(),
+        before,
+        after,
+        caller: by.caller.map(str::to_owned),
+        approved_by: approved_by.map(str::to_owned),
+    }))
 }
 
 /// The new document, with the topics that it no longer names among those that are read until they are empty: rewards

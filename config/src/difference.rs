@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use windfall_contract::rules::Rules;
 
 use crate::document::rules_text;
 
 /// One key whose value differs.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Difference {
     /// The key, such as `limits.types.cash.rate_per_s`; a budget, a route, a draining topic and a revocation go by what
     /// they are about.

@@ -11,6 +11,7 @@
 //!   goes on (I8). Another source offers its candidates to an [`Applier`] in the same way.
 //! - [`RulesStore`] changes the file for an operator: each change is checked, atomic and numbered, with an actor and a
 //!   reason, and any version can be rolled back to ([`ChangeRules`]).
+//! - [`Proposal`] is a change that waits for a second person, where the rules ask for one; [`ChangeRules::approve`] makes it.
 //! - [`RulesEdit`] is one change to a document's text, which leaves the rest as it is; [`differences`] says what differs
 //!   between two documents.
 //! - [`stage()`] has some processes try a change of limits or pacing, within [`Guards`](windfall_contract::rules::Guards);
@@ -55,6 +56,7 @@ mod findings;
 mod live;
 mod nearest;
 mod options;
+mod proposal;
 mod reader;
 mod refusal;
 mod stage;
@@ -63,12 +65,13 @@ mod store;
 mod watch;
 
 pub use change::{
-    Change, ChangeRules, History, REMARK_MAX_BYTES, ReadError, SetError, Written, check_remarks,
+    Actor, Change, ChangeRules, History, REMARK_MAX_BYTES, ReadError, SetError, Written, check_remarks,
 };
 pub use difference::{Difference, differences, rules_json};
 pub use document::{Bucket, EditError, RulesEdit, parse_rules, parse_rules_bytes, rules_text};
 pub use live::{Applied, Applier, LiveRules, Noted, Status};
 pub use options::{OptionsError, Place, load};
+pub use proposal::{PROPOSAL_VALID_MS, PROPOSALS_MAX, Proposal};
 pub use refusal::{Fault, Problem, Refusal};
 pub use stage::{
     PROMOTE_WITHIN_MS, StageError, StageFor, StagedStatus, Trial, Triers, abort, promote, shortened_reasons,

@@ -347,6 +347,7 @@ mod tests {
             stages: Some(true),
             staged: Some(StagedStatus { since_ms: NOW_MS, runs, given_up }),
             guards: Vec::new(),
+            knows_approval: true,
         }
     }
 

@@ -41,6 +41,9 @@ pub struct ProcessStatus {
     /// The guards that its program knows beside the first three, by their keys. It refuses a document with any other one.
     #[serde(default)]
     pub guards: Vec<String>,
+    /// Whether its program knows the key `changes_need_approval`, and does not refuse a document that has it.
+    #[serde(default)]
+    pub knows_approval: bool,
 }
 
 /// A document that a process does not run.
@@ -66,6 +69,7 @@ impl ProcessStatus {
             stages: Some(stages),
             staged: status.staged.clone(),
             guards: LATER_GUARDS.map(str::to_owned).to_vec(),
+            knows_approval: true,
         }
     }
 

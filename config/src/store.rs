@@ -7,18 +7,21 @@ use std::thread;
 use std::time::Duration;
 
 use crate::change::{
-    Change, ChangeRules, History, ReadError, Remarks, SetError, Written, check_base, check_remarks, plan,
-    rollback_reason, validate,
+    Actor, Change, ChangeRules, History, ReadError, Remarks, SetError, Written, check_base, check_remarks,
+    plan, rollback_reason, validate,
 };
 use crate::document::version_of;
+use crate::proposal::{
+    Gate, Proposal, check_processes, check_second, check_unmoved, find_repeat, gate, next_number,
+};
 use crate::status::{FORGET_AFTER_MS, ProcessStatus, file_name};
 use crate::watch::read_bounded;
 
 const LOCK_TRIES: u32 = 200;
 const LOCK_PAUSE: Duration = Duration::from_millis(25);
 
-/// A rules file with its history: `rules.toml`, `rules.toml.history/00000007.toml`, `rules.toml.lock`, and what
-/// processes report, in `rules.toml.status/`.
+/// A rules file with its history: `rules.toml`, `rules.toml.history/00000007.toml`, `rules.toml.lock`, what
+/// processes report, in `rules.toml.status/`, and what waits for approval, in `rules.toml.proposals/00000003.toml`.
 ///
 /// Holds nothing open; several processes may have one on the same file.
 #[derive(Debug, Clone)]
@@ -48,9 +51,7 @@ impl RulesStore {
     /// # Errors
     /// [`SetError`].
     pub fn set(&self, new_text: &str, who: &str, why: &str, now_ms: u64) -> Result<Written, SetError> {
-        let based_on = validate(new_text, self.known_brokers.as_deref())?.version;
-        let check = |current| check_base(based_on, current);
-        self.change(check, || Ok(new_text.to_owned()), Remarks { who, why, now_ms })
+        self.set_by(new_text, Actor::said(who), why, now_ms)
     }
 
     /// As [`ChangeRules::rollback`].
@@ -58,9 +59,7 @@ impl RulesStore {
     /// # Errors
     /// [`SetError`].
     pub fn rollback(&self, version: u64, who: &str, why: &str, now_ms: u64) -> Result<Written, SetError> {
-        let why = rollback_reason(version, why);
-        let text = || self.history()?.text_of(version).ok_or(SetError::UnknownVersion(version));
-        self.change(|_| Ok(()), text, Remarks { who, why: &why, now_ms })
+        self.rollback_by(version, Actor::said(who), why, now_ms)
     }
 
     /// As [`ChangeRules::history`].
@@ -70,10 +69,7 @@ impl RulesStore {
     pub fn history(&self) -> Result<History, ReadError> {
         let mut history = History { changes: Vec::new(), unreadable: Vec::new() };
         for (_, path) in self.entries()? {
-            let change = fs::read_to_string(&path)
-                .map_err(|error| error.to_string())
-                .and_then(|text| toml::from_str::<Change>(&text).map_err(|error| error.message().to_owned()));
-            match change {
+            match read_change(&path) {
                 Ok(change) => history.changes.push(change),
                 Err(reason) => history.unreadable.push((name(&path), reason)),
             }
@@ -87,23 +83,110 @@ impl RulesStore {
         text: impl FnOnce() -> Result<String, SetError>,
         remarks: Remarks<'_>,
     ) -> Result<Written, SetError> {
-        check_remarks(remarks.who, remarks.why)?;
+        check_remarks(remarks.by.who, remarks.why)?;
         let target = self.target();
         let _lock = lock(&beside(&target, ".lock"))?;
-        let before = match self.show() {
-            Ok(text) => Some(text),
-            Err(error) if error.source.kind() == io::ErrorKind::NotFound => None,
-            Err(error) => return Err(error.into()),
-        };
+        let before = self.document()?;
         check(before.as_deref().and_then(version_of))?;
-        let newest = self.entries()?.last().map(|(version, _)| *version);
-        match plan(before, newest, text()?, remarks, self.known_brokers.as_deref())? {
-            Ok(change) => {
-                self.write(&target, &change)?;
-                Ok(Written::Changed { version: change.version })
-            }
-            Err(version) => Ok(Written::Unchanged { version }),
+        self.make(&target, before, text()?, remarks)
+    }
+
+    /// The document, where there is one.
+    fn document(&self) -> Result<Option<String>, ReadError> {
+        match self.show() {
+            Ok(text) => Ok(Some(text)),
+            Err(error) if error.source.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
         }
+    }
+
+    /// Writes a change, or proposes it where it has to wait. The lock is held.
+    fn make(
+        &self,
+        target: &Path,
+        before: Option<String>,
+        text: String,
+        remarks: Remarks<'_>,
+    ) -> Result<Written, SetError> {
+        let newest = self.entries()?.pop();
+        let newest_version = newest.as_ref().map(|(version, _)| *version);
+        let change = match plan(before, newest_version, text, remarks, self.known_brokers.as_deref())? {
+            Ok(change) => change,
+            Err(version) => return Ok(Written::Unchanged { version }),
+        };
+        let last = newest.and_then(|(_, path)| read_change(&path).ok()).map(|change| change.after);
+        match gate(&change, last.as_deref()) {
+            Gate::Waits if remarks.approved_by.is_none() => {
+                return Err(SetError::Waits { number: self.propose(target, change)? });
+            }
+            Gate::Begins => check_processes(&self.reports()?, remarks.now_ms)?,
+            Gate::Waits | Gate::Open => {}
+        }
+        self.write(target, &change)?;
+        Ok(Written::Changed { version: change.version })
+    }
+
+    /// Keeps a change until it is approved. The lock is held.
+    fn propose(&self, target: &Path, change: Change) -> Result<u64, SetError> {
+        let directory = proposals_of(target);
+        let failed = |path: &Path| {
+            let place = name(path);
+            |source| SetError::Io { what: "cannot write", place, source }
+        };
+        let mut open = Vec::new();
+        for (path, proposal) in self.kept_proposals()? {
+            if proposal.is_over(change.at_ms) {
+                fs::remove_file(&path).map_err(failed(&path))?;
+            } else {
+                open.push(proposal);
+            }
+        }
+        let counter = directory.join("next");
+        let next = match fs::read_to_string(&counter) {
+            Ok(text) => text.trim().parse().unwrap_or(1),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => 1,
+            Err(error) => {
+                return Err(SetError::Io { what: "cannot read", place: name(&counter), source: error });
+            }
+        };
+        let number = next_number(&open, next);
+        let proposal = Proposal::of(change, number);
+        if let Some(number) = find_repeat(&open, &proposal)? {
+            return Ok(number);
+        }
+        let path = directory.join(format!("{number:08}.toml"));
+        let text = toml::to_string(&proposal).map_err(|error| failed(&path)(io::Error::other(error)))?;
+        fs::create_dir_all(&directory).map_err(failed(&directory))?;
+        sync_directory_of(&directory).map_err(failed(&directory))?;
+        // The counter first: a number that was lost is none that two proposals have.
+        write_whole(&counter, number.saturating_add(1).to_string().as_bytes()).map_err(failed(&counter))?;
+        write_whole(&path, text.as_bytes()).map_err(failed(&path))?;
+        Ok(number)
+    }
+
+    /// Every proposal that is kept with its file, also where it has expired.
+    fn kept_proposals(&self) -> Result<Vec<(PathBuf, Proposal)>, ReadError> {
+        let mut kept = Vec::new();
+        for (_, path) in numbered(&proposals_of(&self.target()))? {
+            let failed = |source| ReadError { place: name(&path), source };
+            let text = match fs::read_to_string(&path) {
+                Ok(text) => text,
+                // It has ended just now.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(failed(error)),
+            };
+            let proposal = toml::from_str(&text)
+                .map_err(|error| failed(io::Error::new(io::ErrorKind::InvalidData, error.to_string())))?;
+            kept.push((path, proposal));
+        }
+        Ok(kept)
+    }
+
+    /// A proposal that can be approved, with its file.
+    fn open_proposal(&self, number: u64, now_ms: u64) -> Result<(PathBuf, Proposal), SetError> {
+        let mut kept = self.kept_proposals()?.into_iter();
+        let found = kept.find(|(_, one)| one.number == number && !one.is_over(now_ms));
+        found.ok_or(SetError::UnknownProposal(number))
     }
 
     /// The history first: a change without its who and why must not be, a who and why without its change is
@@ -124,23 +207,7 @@ impl RulesStore {
 
     /// The history's files by version.
     fn entries(&self) -> Result<Vec<(u64, PathBuf)>, ReadError> {
-        let directory = beside(&self.target(), ".history");
-        let failed = |source| ReadError { place: name(&directory), source };
-        let listing = match fs::read_dir(&directory) {
-            Ok(listing) => listing,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(failed(error)),
-        };
-        let mut entries = Vec::new();
-        for file in listing {
-            let path = file.map_err(failed)?.path();
-            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            if let Some(version) = name.strip_suffix(".toml").and_then(|stem| stem.parse().ok()) {
-                entries.push((version, path));
-            }
-        }
-        entries.sort();
-        Ok(entries)
+        numbered(&beside(&self.target(), ".history"))
     }
 
     /// Where processes report what they run.
@@ -159,16 +226,53 @@ impl ChangeRules for RulesStore {
         self.show()
     }
 
-    fn set(&self, new_text: &str, who: &str, why: &str, now_ms: u64) -> Result<Written, SetError> {
-        self.set(new_text, who, why, now_ms)
+    fn set_by(&self, new_text: &str, by: Actor<'_>, why: &str, now_ms: u64) -> Result<Written, SetError> {
+        let based_on = validate(new_text, self.known_brokers.as_deref())?.version;
+        let check = |current| check_base(based_on, current);
+        self.change(check, || Ok(new_text.to_owned()), Remarks::of(by, why, now_ms))
     }
 
-    fn rollback(&self, version: u64, who: &str, why: &str, now_ms: u64) -> Result<Written, SetError> {
-        self.rollback(version, who, why, now_ms)
+    fn rollback_by(&self, version: u64, by: Actor<'_>, why: &str, now_ms: u64) -> Result<Written, SetError> {
+        let why = rollback_reason(version, why);
+        let text = || self.history()?.text_of(version).ok_or(SetError::UnknownVersion(version));
+        self.change(|_| Ok(()), text, Remarks::of(by, &why, now_ms))
     }
 
     fn history(&self) -> Result<History, ReadError> {
         self.history()
+    }
+
+    fn proposals(&self, now_ms: u64) -> Result<Vec<Proposal>, ReadError> {
+        let kept = self.kept_proposals()?.into_iter().map(|(_, proposal)| proposal);
+        Ok(kept.filter(|proposal| !proposal.is_over(now_ms)).collect())
+    }
+
+    fn approve(&self, number: u64, by: Actor<'_>, now_ms: u64) -> Result<Written, SetError> {
+        check_remarks(by.who, "approved")?;
+        let target = self.target();
+        let _lock = lock(&beside(&target, ".lock"))?;
+        let (path, proposal) = self.open_proposal(number, now_ms)?;
+        check_second(&proposal, by.caller)?;
+        let before = self.document()?;
+        check_unmoved(&proposal, before.as_deref().and_then(version_of))?;
+        let text = proposal.text_at(before.as_deref(), now_ms);
+        let proposer = Actor { who: &proposal.who, caller: proposal.caller.as_deref() };
+        let remarks = Remarks { by: proposer, why: &proposal.why, now_ms, approved_by: Some(by.who) };
+        let written = self.make(&target, before, text, remarks)?;
+        // If this process dies before it, the proposal stays, made from rules that are there no more, and expires.
+        let gone = fs::remove_file(&path).and_then(|()| sync_directory_of(&path));
+        gone.map_err(|source| SetError::Io { what: "cannot remove", place: name(&path), source })?;
+        Ok(written)
+    }
+
+    fn refuse(&self, number: u64, by: Actor<'_>, now_ms: u64) -> Result<(), SetError> {
+        check_remarks(by.who, "refused")?;
+        let _lock = lock(&beside(&self.target(), ".lock"))?;
+        let (path, proposal) = self.open_proposal(number, now_ms)?;
+        let gone = fs::remove_file(&path).and_then(|()| sync_directory_of(&path));
+        gone.map_err(|source| SetError::Io { what: "cannot remove", place: name(&path), source })?;
+        proposal.note_refused(by);
+        Ok(())
     }
 
     fn report(&self, status: &ProcessStatus) -> Result<(), ReadError> {
@@ -213,6 +317,35 @@ impl ChangeRules for RulesStore {
             _ => Ok(()),
         }
     }
+}
+
+fn proposals_of(target: &Path) -> PathBuf {
+    beside(target, ".proposals")
+}
+
+/// The files `N.toml` of a directory, by their numbers; none where the directory is not there.
+fn numbered(directory: &Path) -> Result<Vec<(u64, PathBuf)>, ReadError> {
+    let failed = |source| ReadError { place: name(directory), source };
+    let listing = match fs::read_dir(directory) {
+        Ok(listing) => listing,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(failed(error)),
+    };
+    let mut entries = Vec::new();
+    for file in listing {
+        let path = file.map_err(failed)?.path();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if let Some(number) = name.strip_suffix(".toml").and_then(|stem| stem.parse().ok()) {
+            entries.push((number, path));
+        }
+    }
+    entries.sort();
+    Ok(entries)
+}
+
+fn read_change(path: &Path) -> Result<Change, String> {
+    let text = fs::read_to_string(path).map_err(|error| error.to_string())?;
+    toml::from_str(&text).map_err(|error| error.message().to_owned())
 }
 
 /// A path as messages have it.

@@ -246,6 +246,7 @@ fn rules() -> impl Strategy<Value = Rules> {
             caps,
             pacing,
             revocations,
+            changes_need_approval: version.is_multiple_of(2),
             staged: None,
             tries_staged: false,
         })

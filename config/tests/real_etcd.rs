@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use etcd_client::{Client, Permission, PermissionType};
 use tempfile::TempDir;
 use windfall_config::etcd::{EtcdOptions, EtcdRulesStore, EtcdSource, EtcdValue, OpenEtcdError};
-use windfall_config::{ChangeRules, LiveRules, ProcessStatus, Status};
+use windfall_config::{Actor, ChangeRules, LiveRules, ProcessStatus, SetError, Status};
 use windfall_conformance::rules::{self, Fixture, Place};
 use windfall_servers::{Private, Spec};
 
@@ -361,6 +361,19 @@ fn the_shipped_users_suffice_and_do_no_more_than_their_work() {
     }
     assert_eq!(store(operator).show().unwrap(), before);
     assert_eq!(store(process).history().unwrap().changes.len(), 2);
+
+    // What waits for approval is the operator's to write, and every process only reads it.
+    let mut asking = windfall_config::parse_rules(&before, None).unwrap();
+    asking.changes_need_approval = true;
+    store(operator).set(&windfall_config::rules_text(&asking), "ann", "two see more", 4).unwrap();
+    (asking.version, asking.limits.global.burst) = (3, asking.limits.global.burst + 1);
+    let waits = store(operator).set(&windfall_config::rules_text(&asking), "ann", "more", 4);
+    assert!(matches!(waits, Err(SetError::Waits { number: 1 })), "{waits:?}");
+    for user in [process, ledger] {
+        assert_eq!(store(user).proposals(5).unwrap().len(), 1, "{user}");
+        assert!(store(user).refuse(1, Actor::said("eve"), 5).is_err(), "{user}");
+    }
+    store(operator).refuse(1, Actor::said("ann"), 5).unwrap();
 
     // The ledger's mark is kept by those with the ledger alone, and nobody reaches beyond the prefix.
     let mark = "ledger-mark/app/money/windfall";

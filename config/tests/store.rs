@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tempfile::TempDir;
-use windfall_config::{ChangeRules, RulesStore, SetError, Written};
+use windfall_config::{Actor, ChangeRules, RulesStore, SetError, Written};
 
 const SAMPLE: &str = include_str!("../samples/rules.toml");
 
@@ -147,12 +147,15 @@ fn a_rollback_from_another_version_than_was_shown_is_refused() {
     let (_directory, store) = bed();
     let store: &dyn ChangeRules = &store;
     store.set(&with_burst(SAMPLE, 5), "ann", "five", 2).unwrap();
-    let late = store.rollback_from(1, 1, "bob", "late", 3).unwrap_err();
+    let late = store.rollback_from(1, 1, Actor::said("bob"), "late", 3).unwrap_err();
     assert!(matches!(late, SetError::Conflict { based_on: 1, current: 2 }), "{late}");
-    assert!(matches!(store.rollback_from(2, 9, "bob", "typo", 3), Err(SetError::UnknownVersion(9))));
-    assert!(matches!(store.rollback_from(2, 1, "bob", "", 3), Err(SetError::Remark("why"))));
+    assert!(matches!(
+        store.rollback_from(2, 9, Actor::said("bob"), "typo", 3),
+        Err(SetError::UnknownVersion(9))
+    ));
+    assert!(matches!(store.rollback_from(2, 1, Actor::said("bob"), "", 3), Err(SetError::Remark("why"))));
     assert_eq!(store.history().unwrap().changes.len(), 2);
-    let back = store.rollback_from(2, 1, "bob", "five was too few", 3).unwrap();
+    let back = store.rollback_from(2, 1, Actor::said("bob"), "five was too few", 3).unwrap();
     assert_eq!(back, Written::Changed { version: 3 });
     assert_eq!(store.show().unwrap(), SAMPLE.replacen("version = 1\n", "version = 3\n", 1));
     assert_eq!(store.history().unwrap().changes[2].why, "rollback to version 1: five was too few");
@@ -200,6 +203,72 @@ fn a_change_that_was_cut_short_is_seen_and_its_number_not_reused() {
     assert_eq!(history.changes.len(), 3);
     assert!(!history.changes[2].follows(&history.changes[1]));
     assert_eq!(burst(&store), 6);
+}
+
+/// Rules that ask for a second person, and a change that waits as proposal 1; with the file that it lies in.
+fn waiting() -> (TempDir, RulesStore, std::path::PathBuf) {
+    let (directory, store) = bed();
+    let mut rules = windfall_config::parse_rules(SAMPLE, None).unwrap();
+    rules.changes_need_approval = true;
+    store.set(&windfall_config::rules_text(&rules), "ann", "two see more", 2).unwrap();
+    let wanted = with_burst(&store.show().unwrap(), 30_001);
+    let waits = store.set_by(&wanted, Actor::proved("ann", "ann"), "more", 3).unwrap_err();
+    assert!(matches!(waits, SetError::Waits { number: 1 }), "{waits}");
+    let kept = directory.path().join("rules.toml.proposals/00000001.toml");
+    (directory, store, kept)
+}
+
+/// Died while it was approved, at either place: it is made once, or it was made and expires.
+#[test]
+fn an_approval_that_was_cut_short_makes_the_change_once() {
+    let (directory, store, kept) = waiting();
+    let bob = Actor::proved("bob", "bob");
+    let (document, proposal) = (store.show().unwrap(), fs::read(&kept).unwrap());
+    assert_eq!(store.approve(1, bob, 4).unwrap(), Written::Changed { version: 3 });
+    assert!(!kept.exists());
+    // After the history's entry and before the document.
+    fs::write(directory.path().join("rules.toml"), &document).unwrap();
+    fs::write(&kept, &proposal).unwrap();
+    assert_eq!(store.approve(1, bob, 5).unwrap(), Written::Changed { version: 4 });
+    assert_eq!(burst(&store), 30_001);
+    // After the document and before the proposal went.
+    fs::write(&kept, &proposal).unwrap();
+    let again = store.approve(1, bob, 6).unwrap_err();
+    assert!(matches!(again, SetError::Moved { number: 1, based_on: 2, current: 4 }), "{again}");
+    assert_eq!(store.history().unwrap().changes.len(), 4);
+}
+
+/// A broken document is mended, and nobody gets more by it than the rules before allowed.
+#[test]
+fn a_broken_document_opens_no_way_past_the_second_person() {
+    let (directory, store, _) = waiting();
+    let good = store.show().unwrap();
+    fs::write(directory.path().join("rules.toml"), "version = = 1").unwrap();
+    let alone = store.set(SAMPLE, "ann", "alone again", 4).unwrap_err();
+    assert!(matches!(alone, SetError::Waits { number: 2 }), "{alone}");
+    assert_eq!(store.set(&good, "ann", "mend", 5).unwrap(), Written::Changed { version: 3 });
+}
+
+#[test]
+fn a_damaged_proposal_is_named_and_approves_nothing() {
+    let (_directory, store, kept) = waiting();
+    fs::write(&kept, "number = 1").unwrap();
+    let refused = store.approve(1, Actor::proved("bob", "bob"), 4).unwrap_err();
+    assert!(refused.to_string().contains("00000001.toml"), "{refused}");
+    assert_eq!(burst(&store), 30_000);
+}
+
+/// Programs of before refuse an entry with a key that they do not know.
+#[test]
+fn a_change_whose_name_was_said_is_kept_as_programs_of_before_read_it() {
+    let (directory, store) = bed();
+    let entry = directory.path().join("rules.toml.history/00000001.toml");
+    let kept = fs::read_to_string(&entry).unwrap();
+    assert!(!kept.contains("\ncaller") && !kept.contains("\napproved_by"), "{kept}");
+    store.set_by(&with_burst(SAMPLE, 5), Actor::proved("ann: Ann Lee", "ann"), "five", 2).unwrap();
+    let history = store.history().unwrap();
+    let identities: Vec<_> = history.changes.iter().map(|change| change.identity()).collect();
+    assert_eq!(identities, ["said", "proved"]);
 }
 
 /// Died while writing: the half draft lies there, and neither readers nor the next change care.

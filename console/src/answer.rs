@@ -22,11 +22,13 @@ pub(crate) struct Refused {
     pub(crate) status: StatusCode,
     pub(crate) code: &'static str,
     pub(crate) message: String,
+    /// The number under which what was asked for waits for a second person.
+    pub(crate) proposal: Option<u64>,
 }
 
 impl Refused {
     pub(crate) fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
-        Self { status, code, message: message.into() }
+        Self { status, code, message: message.into(), proposal: None }
     }
 
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
@@ -101,8 +103,11 @@ impl From<Refused> for Answer {
         struct Body<'a> {
             code: &'static str,
             message: &'a str,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            proposal: Option<u64>,
         }
-        Self::json(refused.status, &Body { code: refused.code, message: &refused.message })
+        let body = Body { code: refused.code, message: &refused.message, proposal: refused.proposal };
+        Self::json(refused.status, &body)
     }
 }
 

@@ -2,12 +2,12 @@
 
 use crate::answer::{Answer, Refused};
 use crate::console::Inner;
-use crate::door::{SignedIn, api_path, check_method, nothing_here};
+use crate::door::{api_path, check_method, nothing_here};
 use crate::forecast::Forecast;
 use crate::gateway;
 use crate::options::RulesRight;
 use crate::replay::METRICS;
-use crate::rules::Wanted;
+use crate::rules::{By, RulesDesk, Wanted};
 use crate::session::Use;
 use crate::trial::{Step, Wish};
 use bytes::Bytes;
@@ -66,23 +66,32 @@ struct Abort {
     actor: String,
 }
 
+/// A step that ends a proposal.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct End {
+    number: u64,
+    #[serde(default)]
+    actor: String,
+}
+
 impl Inner {
     /// Answers a request that has passed the door. Its session may have ended while its body came.
     pub(crate) async fn answer(&self, request: &Request<Bytes>, visitor: Visitor) -> Result<Answer, Refused> {
+        let path = api_path(request.uri().path()).ok_or_else(nothing_here)?;
+        if let Some(caller) = self.caller_by_key(path, request.headers(), visitor)? {
+            check_observes(&caller)?;
+            return self.rules_api(path.strip_prefix("rules").unwrap_or(path), request, &caller).await;
+        }
         let cookie = self.cookie(request.uri(), request.headers(), visitor);
         let signed_in = self.signed_in(request.headers(), &cookie, Use::ByItself)?;
         self.watch();
-        let path = api_path(request.uri().path()).ok_or_else(nothing_here)?;
         if let Some(path) = path.strip_prefix("call") {
             check_method(request.method(), &[Method::POST])?;
             return gateway::call(&self.upstreams, path, request, &signed_in.session.key).await;
         }
         // What stands behind these has the same role in the APIs: `/metrics`, and the rules that `windfall rules` shows.
-        if !signed_in.caller.roles.has(Role::Observe) {
-            return Err(Refused::forbidden(
-                "this page needs the role `observe`, which your key does not have",
-            ));
-        }
+        check_observes(&signed_in.caller)?;
         match path {
             "flow" => {
                 check_method(request.method(), &[Method::GET])?;
@@ -97,7 +106,7 @@ impl Inner {
                 Ok(Answer::json(StatusCode::OK, &Forecast::of(&self.flow)))
             }
             _ => match path.strip_prefix("rules") {
-                Some(path) => self.rules_api(path, request, &signed_in).await,
+                Some(path) => self.rules_api(path, request, &signed_in.caller).await,
                 None => Err(nothing_here()),
             },
         }
@@ -107,7 +116,7 @@ impl Inner {
         &self,
         path: &str,
         request: &Request<Bytes>,
-        SignedIn { caller, .. }: &SignedIn,
+        caller: &Caller,
     ) -> Result<Answer, Refused> {
         let Some(rules) = &self.rules else {
             return Err(Refused::forbidden(
@@ -115,10 +124,14 @@ impl Inner {
             ));
         };
         let is_change = matches!(path, "/set" | "/rollback" | "/stage" | "/promote" | "/abort");
-        let is_post = is_change || matches!(path, "/check" | "/stage/check" | "/replay");
+        let is_end = matches!(path, "/approve" | "/refuse");
+        let is_post = is_change || is_end || matches!(path, "/check" | "/stage/check" | "/replay");
         check_method(request.method(), if is_post { &[Method::POST] } else { &[Method::GET] })?;
         if is_change {
             self.check_may_change(caller)?;
+        }
+        if is_end {
+            self.check_may_end(caller, path == "/approve")?;
         }
         let value = match path {
             "" => rules.show(self.rules_right(caller) == RulesRight::Change).await?,
@@ -131,37 +144,8 @@ impl Inner {
                 rules.replay(body::<Check>(request)?.text, known).await?
             }
             "/stage/check" => rules.check_wish(body(request)?).await?,
-            "/set" => {
-                let Set { text, why, actor } = body(request)?;
-                let who = who_changes(caller, &actor)?;
-                let changed = rules.change(Wanted::Set { text }, who.clone(), why).await?;
-                noted(changed, &who, "the rules were changed")
-            }
-            "/rollback" => {
-                let Rollback { version, based_on, why, actor } = body(request)?;
-                let who = who_changes(caller, &actor)?;
-                let changed = rules.change(Wanted::Rollback { version, based_on }, who.clone(), why).await?;
-                noted(changed, &who, "the rules were rolled back")
-            }
-            "/stage" => {
-                let wish: Wish = body(request)?;
-                let who = who_changes(caller, &wish.actor)?;
-                noted(rules.stage(wish, who.clone()).await?, &who, "a change of the rules was staged")
-            }
-            "/promote" => {
-                let Promote { since_ms, force, why, actor } = body(request)?;
-                let who = who_changes(caller, &actor)?;
-                let step = Step::Promote { is_forced: force };
-                let changed = rules.end_trial(step, since_ms, who.clone(), why).await?;
-                let what = if force { "promoted by force" } else { "promoted" };
-                noted(changed, &who, &format!("the staged change of the rules was {what}"))
-            }
-            "/abort" => {
-                let Abort { since_ms, why, actor } = body(request)?;
-                let who = who_changes(caller, &actor)?;
-                let changed = rules.end_trial(Step::Abort, since_ms, who.clone(), why).await?;
-                noted(changed, &who, "the staged change of the rules was taken back")
-            }
+            "/proposals" => rules.proposals().await?,
+            _ if is_change || is_end => rules_step(rules, path, request, caller).await?,
             _ => return Err(nothing_here()),
         };
         Ok(Answer::json(StatusCode::OK, &value))
@@ -181,6 +165,21 @@ impl Inner {
         }
     }
 
+    /// Whether this caller may approve a proposal, or refuse one: that may also who could have made it.
+    fn check_may_end(&self, caller: &Caller, is_approval: bool) -> Result<(), Refused> {
+        let is_second = self.right == RulesRight::Change && caller.roles.has(Role::Approve);
+        let is_own = || self.access.caller_of_key(&self.key).is_some_and(|own| own.name == caller.name);
+        if (is_second && !is_own()) || (!is_approval && self.rules_right(caller) == RulesRight::Change) {
+            return Ok(());
+        }
+        match self.right {
+            RulesRight::Change => Err(Refused::forbidden(
+                "a proposal is ended by a key with the role `approve`, which yours does not have",
+            )),
+            _ => self.check_may_change(caller),
+        }
+    }
+
     fn check_may_change(&self, caller: &Caller) -> Result<(), Refused> {
         match (self.right, self.rules_right(caller)) {
             (_, RulesRight::Change) => Ok(()),
@@ -194,16 +193,87 @@ impl Inner {
     }
 }
 
-/// Writes into the log who has changed the rules, and hands the answer on.
-fn noted(changed: Value, who: &str, what: &str) -> Value {
-    tracing::info!(%who, version = %changed["version"], "{what} by the console");
+/// A step that changes the rules, or ends a proposal, by whom the caller has found to be allowed to.
+async fn rules_step(
+    rules: &RulesDesk,
+    path: &str,
+    request: &Request<Bytes>,
+    caller: &Caller,
+) -> Result<Value, Refused> {
+    match path {
+        "/set" => {
+            let Set { text, why, actor } = body(request)?;
+            let by = who_changes(caller, &actor)?;
+            let changed = rules.change(Wanted::Set { text }, by.clone(), why).await;
+            noted(changed, &by, "the rules were changed")
+        }
+        "/rollback" => {
+            let Rollback { version, based_on, why, actor } = body(request)?;
+            let by = who_changes(caller, &actor)?;
+            let changed = rules.change(Wanted::Rollback { version, based_on }, by.clone(), why).await;
+            noted(changed, &by, "the rules were rolled back")
+        }
+        "/stage" => {
+            let wish: Wish = body(request)?;
+            let by = who_changes(caller, &wish.actor)?;
+            noted(rules.stage(wish, by.clone()).await, &by, "a change of the rules was staged")
+        }
+        "/promote" => {
+            let Promote { since_ms, force, why, actor } = body(request)?;
+            let by = who_changes(caller, &actor)?;
+            let step = Step::Promote { is_forced: force };
+            let changed = rules.end_trial(step, since_ms, by.clone(), why).await;
+            let what = if force { "promoted by force" } else { "promoted" };
+            noted(changed, &by, &format!("the staged change of the rules was {what}"))
+        }
+        "/abort" => {
+            let Abort { since_ms, why, actor } = body(request)?;
+            let by = who_changes(caller, &actor)?;
+            let changed = rules.end_trial(Step::Abort, since_ms, by.clone(), why).await;
+            noted(changed, &by, "the staged change of the rules was taken back")
+        }
+        "/approve" => {
+            let End { number, actor } = body(request)?;
+            let by = who_changes(caller, &actor)?;
+            let changed = rules.approve(number, by.clone()).await;
+            noted(changed, &by, &format!("proposal {number} for the rules was approved"))
+        }
+        "/refuse" => {
+            let End { number, actor } = body(request)?;
+            let by = who_changes(caller, &actor)?;
+            // The store writes into the log who has refused what.
+            rules.refuse(number, by).await
+        }
+        _ => Err(nothing_here()),
+    }
+}
+
+/// Refuses who may not look at the rules.
+fn check_observes(caller: &Caller) -> Result<(), Refused> {
+    if caller.roles.has(Role::Observe) {
+        return Ok(());
+    }
+    Err(Refused::forbidden("this page needs the role `observe`, which your key does not have"))
+}
+
+/// Writes into the log who has changed the rules, or proposed that, and hands the answer on.
+fn noted(changed: Result<Value, Refused>, by: &By, what: &str) -> Result<Value, Refused> {
+    let who = &by.who;
+    match &changed {
+        Ok(changed) => tracing::info!(%who, version = %changed["version"], "{what} by the console"),
+        Err(Refused { proposal: Some(number), .. }) => {
+            tracing::info!(%who, number, "a change of the rules was proposed by the console");
+        }
+        Err(_) => {}
+    }
     changed
 }
 
 /// Who the history of the rules names: the caller's key, and the person that the page names beside it.
-fn who_changes(caller: &Caller, actor: &str) -> Result<String, Refused> {
+fn who_changes(caller: &Caller, actor: &str) -> Result<By, Refused> {
+    let by = |who: String| Ok(By { who, caller: caller.name.to_string() });
     match actor.trim() {
-        "" => Ok(caller.name.to_string()),
+        "" => by(caller.name.to_string()),
         actor if actor.len() > ACTOR_BYTES_MAX => {
             Err(Refused::invalid(format!("`actor` has more than {ACTOR_BYTES_MAX} bytes")))
         }
@@ -211,7 +281,7 @@ fn who_changes(caller: &Caller, actor: &str) -> Result<String, Refused> {
         actor if actor.chars().any(char::is_control) => {
             Err(Refused::invalid("`actor` has a control character"))
         }
-        actor => Ok(format!("{}: {actor}", caller.name)),
+        actor => by(format!("{}: {actor}", caller.name)),
     }
 }
 

@@ -54,6 +54,9 @@ impl Inner {
             let file = self.assets.answer(path, &head.headers).ok_or_else(nothing_here)?;
             return Ok(AtDoor::Answered(file));
         };
+        if let Some(caller) = self.caller_by_key(path, &head.headers, visitor)? {
+            return Ok(AtDoor::Known { body_bytes_max: body_bytes_max(head, path, &caller) });
+        }
         let cookie = self.cookie(&head.uri, &head.headers, visitor);
         if path == "session" && head.method == Method::POST {
             return self.sign_in(&head.headers, &cookie, visitor).map(AtDoor::Answered);
@@ -97,6 +100,42 @@ impl Inner {
         }
     }
 
+    /// The caller whose key a request about the rules shows with itself, as `windfall rules --server` does; none where it
+    /// shows none. Another site lets no browser send this header, so it needs no proof of a session.
+    pub(crate) fn caller_by_key(
+        &self,
+        path: &str,
+        headers: &HeaderMap,
+        visitor: Visitor,
+    ) -> Result<Option<Caller>, Refused> {
+        let is_of_rules = path == "rules" || path.starts_with("rules/");
+        if !is_of_rules || !headers.contains_key(header::AUTHORIZATION) {
+            return Ok(None);
+        }
+        let address = visitor.address.ip().to_canonical();
+        self.check_transport(visitor, address)?;
+        let key = bearer(headers)?;
+        match self.caller_of(key.trim()) {
+            Some(caller) => Ok(Some(caller)),
+            None => Err(self.unknown_key(address)),
+        }
+    }
+
+    /// Refuses a key that is nobody's, and counts it.
+    fn unknown_key(&self, address: IpAddr) -> Refused {
+        match self.sessions.failed(address) {
+            Ok(()) => {
+                // Not beyond the count: strangers must not fill the log.
+                tracing::warn!(%address, "an attempt to sign in to the console failed");
+                Refused::new(StatusCode::UNAUTHORIZED, "UNAUTHENTICATED", "the key is not known here")
+            }
+            Err(after_s) => {
+                let what = format!("too many attempts failed from your address; try again in {after_s} s");
+                Refused::new(StatusCode::TOO_MANY_REQUESTS, "RESOURCE_EXHAUSTED", what)
+            }
+        }
+    }
+
     /// The key comes in a header, as it does to the services: another site's form cannot set it, and nothing of a stranger's
     /// body is read.
     fn sign_in(&self, headers: &HeaderMap, cookie: &Cookie, visitor: Visitor) -> Result<Answer, Refused> {
@@ -104,18 +143,7 @@ impl Inner {
         self.check_transport(visitor, address)?;
         let key = bearer(headers)?;
         let Some(caller) = self.caller_of(key.trim()) else {
-            return Err(match self.sessions.failed(address) {
-                Ok(()) => {
-                    // Not beyond the count: strangers must not fill the log.
-                    tracing::warn!(%address, "an attempt to sign in to the console failed");
-                    Refused::new(StatusCode::UNAUTHORIZED, "UNAUTHENTICATED", "the key is not known here")
-                }
-                Err(after_s) => {
-                    let what =
-                        format!("too many attempts failed from your address; try again in {after_s} s");
-                    Refused::new(StatusCode::TOO_MANY_REQUESTS, "RESOURCE_EXHAUSTED", what)
-                }
-            });
+            return Err(self.unknown_key(address));
         };
         if !ROLES.iter().any(|role| caller.roles.has(*role)) {
             return Err(Refused::forbidden(
@@ -189,6 +217,11 @@ fn body_bytes_max(head: &Parts, path: &str, caller: &Caller) -> usize {
             RULES_BYTES_MAX
         }
         "rules/rollback" | "rules/promote" | "rules/abort" if caller.roles.has(Role::Operate) => {
+            ROLLBACK_BYTES_MAX
+        }
+        "rules/approve" | "rules/refuse"
+            if caller.roles.has(Role::Approve) || caller.roles.has(Role::Operate) =>
+        {
             ROLLBACK_BYTES_MAX
         }
         _ => match path.strip_prefix("call") {

@@ -11,6 +11,7 @@
 //! - `rules` shows the live rules in the place that every process has them from, and changes them if an option says so;
 //!   `trial` has some processes try a change first, and `replay` says what it would have done with the last hour's traffic.
 //!
+//! [`RemoteRules`] are the rules behind a console for `windfall rules --server`, whose key says who changes them.
 //! [`Reader`] reads a process' metrics and health by the same calls for who shows them elsewhere: `windfall top`.
 //!
 //! [`Console`] is mounted in a server of `windfall-edge` as its [`Pages`](windfall_edge::Pages): limits, time-outs and TLS are
@@ -60,6 +61,7 @@ mod forecast;
 mod gateway;
 mod options;
 mod reader;
+mod remote;
 mod replay;
 mod rules;
 mod samples;
@@ -70,4 +72,5 @@ mod upstream;
 pub use console::{Console, OpenError, Parts};
 pub use options::{ConsoleOptions, OptionError, RulesRight, ServiceAt};
 pub use reader::{ReadError, Reader};
+pub use remote::RemoteRules;
 pub use samples::{Sample, read as read_samples, read_labels};

@@ -9,7 +9,9 @@ use http::StatusCode;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use windfall_config::{ChangeRules, Problem, ReadError, Refusal, SetError, Written, parse_rules};
+use windfall_config::{
+    Actor, ChangeRules, Problem, Proposal, ReadError, Refusal, SetError, Written, parse_rules,
+};
 use windfall_contract::Clock;
 use windfall_contract::rules::Rules;
 
@@ -26,6 +28,21 @@ pub(crate) struct RulesDesk {
     /// Held by the threads themselves: a request that ends leaves its look running.
     at_work: Arc<Semaphore>,
     pub(crate) clock: Clock,
+}
+
+/// Who changes the rules.
+#[derive(Clone)]
+pub(crate) struct By {
+    /// The name that the history shows.
+    pub(crate) who: String,
+    /// The caller whose key was shown.
+    pub(crate) caller: String,
+}
+
+impl By {
+    pub(crate) fn actor(&self) -> Actor<'_> {
+        Actor::proved(&self.who, &self.caller)
+    }
 }
 
 /// A change that somebody asks for.
@@ -120,6 +137,7 @@ impl RulesDesk {
             let is_outside = one.before.is_some() && earlier.is_some_and(|earlier| !one.follows(earlier));
             json!({
                 "version": one.version, "at_ms": one.at_ms, "who": one.who, "why": one.why, "is_outside": is_outside,
+                "identity": one.identity(), "approved_by": one.approved_by,
             })
         };
         let newest: Vec<_> = (0..changes.len()).rev().take(HISTORY_MAX).map(row).collect();
@@ -128,12 +146,43 @@ impl RulesDesk {
         Ok(json!({ "changes": newest, "unreadable": unreadable }))
     }
 
-    /// The documents before and after the change that made a version.
+    /// The change that made a version, with the documents before and after it.
     pub(crate) async fn version(&self, version: u64) -> Result<Value, Refused> {
-        let history = self.blocking(|own| own.store.history()).await?.map_err(unreadable)?;
-        let found = history.changes.iter().rev().find(|one| one.version == version);
+        let found = self.blocking(move |own| own.store.change_of(version)).await?.map_err(unreadable)?;
         let found = found.ok_or_else(|| not_set(SetError::UnknownVersion(version)))?;
-        Ok(json!({ "version": version, "before": found.before, "after": found.after }))
+        Ok(json!(found))
+    }
+
+    /// The changes that wait for approval, each with what it changes.
+    pub(crate) async fn proposals(&self) -> Result<Value, Refused> {
+        let looked = self.blocking(|own| {
+            let proposals = own.store.proposals(own.clock.unix_ms())?;
+            let in_force = if proposals.is_empty() { String::new() } else { own.store.show()? };
+            Ok::<_, ReadError>(proposals.iter().map(|one| one.row(&in_force)).collect::<Vec<Value>>())
+        });
+        let proposals = looked.await?.map_err(unreadable)?;
+        Ok(json!({ "proposals": proposals }))
+    }
+
+    /// Makes a proposed change, for whom the caller has found to be allowed to.
+    pub(crate) async fn approve(&self, number: u64, by: By) -> Result<Value, Refused> {
+        let made = self.blocking(move |own| {
+            let now_ms = own.clock.unix_ms();
+            let found = own.store.proposals(now_ms)?.into_iter().find(|one| one.number == number);
+            // What the brokers were when it was proposed says nothing about now.
+            if let Some(refused) = found.and_then(|Proposal { text, .. }| own.refuse_unknown_brokers(&text)) {
+                return Err(refused);
+            }
+            own.store.approve(number, by.actor(), now_ms)
+        });
+        Ok(told(made.await?.map_err(not_set)?))
+    }
+
+    /// Takes a proposal away, for whom the caller has found to be allowed to.
+    pub(crate) async fn refuse(&self, number: u64, by: By) -> Result<Value, Refused> {
+        let refused = self.blocking(move |own| own.store.refuse(number, by.actor(), own.clock.unix_ms()));
+        refused.await?.map_err(not_set)?;
+        Ok(json!({ "number": number, "refused": true }))
     }
 
     /// Which process runs which version, and how a staged change stands.
@@ -163,7 +212,7 @@ impl RulesDesk {
     }
 
     /// Changes the rules, for whom the caller has found to be allowed to. An error that is not a refusal leaves open whether they were changed.
-    pub(crate) async fn change(&self, wanted: Wanted, who: String, why: String) -> Result<Value, Refused> {
+    pub(crate) async fn change(&self, wanted: Wanted, by: By, why: String) -> Result<Value, Refused> {
         let is_rollback = matches!(wanted, Wanted::Rollback { .. });
         let written = self
             .blocking(move |own| {
@@ -173,14 +222,14 @@ impl RulesDesk {
                         if let Some(refused) = own.refuse_unknown_brokers(&text) {
                             return Err(refused);
                         }
-                        own.store.set(&text, &who, &why, now_ms)
+                        own.store.set_by(&text, by.actor(), &why, now_ms)
                     }
                     Wanted::Rollback { version, based_on: Some(based_on) } => {
-                        own.store.rollback_from(based_on, version, &who, &why, now_ms)
+                        own.store.rollback_from(based_on, version, by.actor(), &why, now_ms)
                     }
                     Wanted::Rollback { version, based_on: None } => {
                         own.refuse_valid()?;
-                        own.store.rollback(version, &who, &why, now_ms)
+                        own.store.rollback_by(version, by.actor(), &why, now_ms)
                     }
                 }
             })
@@ -318,9 +367,16 @@ pub(crate) fn conflict(current: u64) -> Refused {
 pub(crate) fn not_set(error: SetError) -> Refused {
     let (status, code) = match &error {
         SetError::Refused(_) | SetError::Remark(_) => (StatusCode::BAD_REQUEST, "INVALID_ARGUMENT"),
-        SetError::Conflict { .. } => (StatusCode::CONFLICT, "ABORTED"),
-        SetError::UnknownVersion(_) => (StatusCode::NOT_FOUND, "NOT_FOUND"),
+        SetError::Conflict { .. } | SetError::Moved { .. } => (StatusCode::CONFLICT, "ABORTED"),
+        SetError::UnknownVersion(_) | SetError::UnknownProposal(_) => (StatusCode::NOT_FOUND, "NOT_FOUND"),
+        // It is no success: what was asked for is not in force.
+        SetError::Waits { .. } | SetError::OldProcess(_) | SetError::Elsewhere(_) => {
+            (StatusCode::CONFLICT, "FAILED_PRECONDITION")
+        }
+        SetError::TooManyProposals => (StatusCode::TOO_MANY_REQUESTS, "RESOURCE_EXHAUSTED"),
+        SetError::OwnProposal(_) | SetError::Unproved => (StatusCode::FORBIDDEN, "PERMISSION_DENIED"),
         SetError::Locked(_) | SetError::Io { .. } => (StatusCode::SERVICE_UNAVAILABLE, "UNAVAILABLE"),
     };
-    Refused::new(status, code, error.to_string())
+    let proposal = if let SetError::Waits { number } = error { Some(number) } else { None };
+    Refused { proposal, ..Refused::new(status, code, error.to_string()) }
 }

@@ -1,7 +1,7 @@
 //! A change of the rules that some processes try first: what would be staged, and its steps: stage, promote, abort.
 
 use crate::answer::Refused;
-use crate::rules::{RulesDesk, conflict, not_set, problem, told, unreadable};
+use crate::rules::{By, RulesDesk, conflict, not_set, problem, told, unreadable};
 use http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -89,11 +89,11 @@ impl RulesDesk {
     }
 
     /// Stages a change, for whom the caller has found to be allowed to.
-    pub(crate) async fn stage(&self, wish: Wish, who: String) -> Result<Value, Refused> {
+    pub(crate) async fn stage(&self, wish: Wish, by: By) -> Result<Value, Refused> {
         let made = self.blocking(move |own| {
             let now_ms = own.clock.unix_ms();
             let ready = own.ready(&wish, now_ms).map_err(unreadable)?.map_err(|wrong| refused(&wrong))?;
-            let written = own.write(&ready.text, &who, &reason("stage", &wish.why), now_ms)?;
+            let written = own.write(&ready.text, &by, &reason("stage", &wish.why), now_ms)?;
             Ok::<_, Refused>((written, ready))
         });
         let (written, ready) = made.await??;
@@ -108,7 +108,7 @@ impl RulesDesk {
         &self,
         step: Step,
         since_ms: u64,
-        who: String,
+        by: By,
         why: String,
     ) -> Result<Value, Refused> {
         let made = self.blocking(move |own| {
@@ -119,7 +119,7 @@ impl RulesDesk {
                 Step::Promote { .. } => "promote",
                 Step::Abort => "abort",
             };
-            own.write(&text, &who, &reason(name, &why), now_ms)
+            own.write(&text, &by, &reason(name, &why), now_ms)
         });
         Ok(told(made.await??))
     }
@@ -167,11 +167,11 @@ impl RulesDesk {
         Ok(ended.map_err(NotMade::Stage))
     }
 
-    fn write(&self, text: &str, who: &str, why: &str, now_ms: u64) -> Result<Written, Refused> {
+    fn write(&self, text: &str, by: &By, why: &str, now_ms: u64) -> Result<Written, Refused> {
         if let Some(error) = self.refuse_unknown_brokers(text) {
             return Err(not_set(error));
         }
-        self.store.set(text, who, why, now_ms).map_err(|error| match error {
+        self.store.set_by(text, by.actor(), why, now_ms).map_err(|error| match error {
             // Somebody else has written between the look and this.
             SetError::Conflict { current, .. } => conflict(current),
             error => not_set(error),

@@ -25,6 +25,7 @@ fn report(running: &Running, process: &str, staged: Option<StagedStatus>) {
         stages: Some(true),
         staged,
         guards: Vec::new(),
+        knows_approval: true,
     };
     running.rules.report(&status).unwrap();
 }
@@ -176,6 +177,7 @@ async fn a_wish_that_is_wrong_says_all_that_is_wrong_and_changes_nothing() {
         stages: None,
         staged: None,
         guards: Vec::new(),
+        knows_approval: false,
     };
     running.rules.report(&old).unwrap();
     let refused = browser.post("/console/api/rules/stage", &wish()).await;

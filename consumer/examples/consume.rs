@@ -57,6 +57,7 @@ fn rules() -> Rules {
         budgets: Vec::new(),
         caps: Default::default(),
         revocations: Default::default(),
+        changes_need_approval: false,
         staged: None,
         tries_staged: false,
         pacing: Pacing::default(),

@@ -191,6 +191,7 @@ mod tests {
             caps: BTreeMap::new(),
             pacing: Pacing::default(),
             revocations: Revocations::default(),
+            changes_need_approval: false,
             staged: None,
             tries_staged: false,
         }

@@ -117,6 +117,7 @@ async fn start(broker: &EmbeddedBroker, dir: &Path, ledger: &Arc<Ledger>) -> Con
         budgets: Vec::new(),
         caps: Default::default(),
         revocations: Default::default(),
+        changes_need_approval: false,
         staged: None,
         tries_staged: false,
         pacing: Pacing { requeue_delay_ms: 10, grant_batch: 100, ..Pacing::default() },

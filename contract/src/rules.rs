@@ -32,6 +32,8 @@ pub struct Rules {
     pub pacing: Pacing,
     /// The revoked tokens.
     pub revocations: Revocations,
+    /// Whether a change of the rules waits until a second person approves it.
+    pub changes_need_approval: bool,
     /// A change that some processes try.
     pub staged: Option<Box<Staged>>,
     /// Whether these are the rules of a process that tries the staged change, with that change made.

@@ -8,7 +8,7 @@
 #   windfall-process     reads all below the prefix, and writes what it reports: gateways, token services, schedulers, auditors, a console
 #                        that only shows
 #   windfall-ledger      the same, and keeps the ledger's mark: consumers, reward services, wallets, serve
-#   windfall-operator    reads the same, and writes the document and its history: `windfall rules`, the chart's Job, a console with
+#   windfall-operator    reads the same, and writes the document, its history and proposals: `windfall rules`, the chart's Job, a console with
 #                        rules = "change"
 #
 # PROCESS_PASSWORD, LEDGER_PASSWORD, OPERATOR_PASSWORD: the passwords, without spaces; a user without one is not made, and one that is there
@@ -56,6 +56,7 @@ role windfall-operator
 etcd role grant-permission windfall-operator read "$PREFIX" --prefix=true
 etcd role grant-permission windfall-operator write "${PREFIX}current"
 etcd role grant-permission windfall-operator write "${PREFIX}changes/" --prefix=true
+etcd role grant-permission windfall-operator write "${PREFIX}proposals/" --prefix=true
 
 user windfall-process "$PROCESS_PASSWORD" windfall-process
 user windfall-ledger "$LEDGER_PASSWORD" windfall-process windfall-ledger

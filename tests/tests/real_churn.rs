@@ -45,6 +45,7 @@ pub fn rules() -> Rules {
         budgets: Vec::new(),
         caps: [].into(),
         revocations: Default::default(),
+        changes_need_approval: false,
         staged: None,
         tries_staged: false,
         pacing: Pacing { grant_batch: 1_000, ..Pacing::default() },

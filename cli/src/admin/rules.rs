@@ -1,16 +1,18 @@
 //! `windfall rules`: look at the live rules, check and set them, change one thing, try a change, roll back.
 
 mod change;
+mod proposals;
 mod stage;
 
-use super::{now_ms, utc};
+use super::{ask, now_ms, utc};
 use crate::drivers::{Driver, ON_A_COMMAND_LINE, ReachArgs, RulesAt};
 use crate::outcome::Outcome;
 use crate::services::ServiceOptions;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use windfall_config::{ChangeRules, ProcessStatus, StagedStatus, Written};
+use windfall_config::{ChangeRules, ProcessStatus, SetError, StagedStatus, Written};
+use windfall_console::{RemoteRules, ServiceAt};
 use windfall_ledger::Unbudgeted;
 
 /// `windfall rules …`
@@ -62,7 +64,27 @@ pub enum RulesCommand {
     /// The rest of the document stays as it is, with its comments. If somebody else changes the rules at the same time, both changes
     /// are made. The same command again changes nothing.
     Ratio(change::RatioArgs),
-    /// List every change, with its version, its time, who made it and why
+    /// List the changes that wait for approval, each with what it changes
+    ///
+    /// Where the rules have `changes_need_approval = true`, a change waits until another person approves it, unless it only
+    /// stops or slows down what is granted: a fuse to pause or divert, a lower limit, a trial that is taken back.
+    Proposals {
+        #[command(flatten)]
+        place: RulesPlace,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Approve a change that another person has proposed: it is made now, once
+    ///
+    /// It needs --server, and a key of a caller with the roles `approve` and `observe` who has not proposed it. It is refused if
+    /// the rules have changed since.
+    Approve(proposals::EndArgs),
+    /// Refuse a proposed change, also one's own: nobody can approve it any more
+    Refuse(proposals::EndArgs),
+    /// List every change, with its version, its time, who made it and why, and who has approved it
+    ///
+    /// `proved` means that a key has proved who made it (--server), `said` that the name was only given.
     History {
         #[command(flatten)]
         place: RulesPlace,
@@ -134,12 +156,42 @@ pub struct RulesPlace {
     /// The user of etcd, whose password is in the environment variable WINDFALL_ETCD_PASSWORD
     #[arg(long, value_name = "NAME", requires = "etcd")]
     etcd_user: Option<String>,
+    /// The console that changes the rules: https://host:port, or http://host:port on this machine. The history then has the name
+    /// that your key proves, and beside it the one of --who
+    #[arg(long, value_name = "URL", conflicts_with_all = ["file", "etcd"])]
+    server: Option<String>,
+    /// The file with the bearer key of a caller of the console [default: the environment variable WINDFALL_KEY]
+    #[arg(long, value_name = "FILE", requires = "server")]
+    key_file: Option<PathBuf>,
+    /// The file with the certificates (PEM) that the console is checked against [default: those of the system]
+    #[arg(long, value_name = "FILE", requires = "server")]
+    ca_file: Option<PathBuf>,
     #[command(flatten)]
     reach: ReachArgs,
 }
 
 impl RulesPlace {
+    /// The console that is asked in place of a store, where one is named.
+    fn console(&self) -> Result<Option<RemoteRules>> {
+        let Some(server) = &self.server else { return Ok(None) };
+        let at = ServiceAt {
+            name: server.clone(),
+            url: server.clone(),
+            ca_file: self.ca_file.clone(),
+            server_name: None,
+            key_in_plain_text: false,
+        };
+        let rules = RemoteRules::new(&at, ask::key(self.key_file.as_ref())?);
+        rules.map(Some).map_err(|why| anyhow::anyhow!("--server {server}: {why}"))
+    }
+
     fn store(&self, known_brokers: Option<Vec<String>>) -> Result<Box<dyn ChangeRules>> {
+        if let Some(console) = self.console()? {
+            if known_brokers.is_some() {
+                bail!("--brokers is for rules in a file or in etcd: the console knows its brokers itself");
+            }
+            return Ok(Box::new(console));
+        }
         if self.etcd.is_empty() {
             return RulesAt::File(self.file.clone()).store(Path::new("."), known_brokers);
         }
@@ -162,9 +214,10 @@ impl RulesPlace {
 
 impl std::fmt::Display for RulesPlace {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.etcd.is_empty() {
-            true => self.file.display().fmt(f),
-            false => write!(f, "{} in etcd", self.etcd_prefix),
+        match (&self.server, self.etcd.is_empty()) {
+            (Some(server), _) => write!(f, "the document behind {server}"),
+            (None, true) => self.file.display().fmt(f),
+            (None, false) => write!(f, "{} in etcd", self.etcd_prefix),
         }
     }
 }
@@ -194,8 +247,18 @@ pub struct KnownBrokers {
     brokers: Option<Vec<String>>,
 }
 
-/// Runs it.
+/// Runs it. A change that waits for approval is not made, and not wrong either.
 pub fn run(command: &RulesCommand) -> Result<Outcome> {
+    match make(command) {
+        Err(error) if matches!(error.downcast_ref::<SetError>(), Some(SetError::Waits { .. })) => {
+            eprintln!("windfall: {error:#}");
+            Ok(Outcome::Damage)
+        }
+        ended => ended,
+    }
+}
+
+fn make(command: &RulesCommand) -> Result<Outcome> {
     match command {
         RulesCommand::Check { document, brokers } => {
             let known: Option<Vec<&str>> =
@@ -228,6 +291,9 @@ pub fn run(command: &RulesCommand) -> Result<Outcome> {
         RulesCommand::Stage(args) => return stage::stage(args),
         RulesCommand::Promote(args) => return stage::promote(args),
         RulesCommand::Abort(args) => return stage::abort(args),
+        RulesCommand::Proposals { place, json } => proposals::list(place, *json)?,
+        RulesCommand::Approve(args) => proposals::approve(args)?,
+        RulesCommand::Refuse(args) => proposals::refuse(args)?,
         RulesCommand::History { place, json } => history(place, *json)?,
         RulesCommand::Status { place, json } => return status(place, *json),
         RulesCommand::Rollback { place, version, remark } => {
@@ -366,18 +432,47 @@ fn show(place: &RulesPlace, json: bool) -> Result<()> {
 }
 
 fn history(place: &RulesPlace, json: bool) -> Result<()> {
-    let history = place.store(None)?.history()?;
+    let (rows, unreadable) = match place.console()? {
+        // Without the documents, and the newest first.
+        Some(console) => {
+            let (mut rows, unreadable) = console.changes()?;
+            rows.reverse();
+            (rows, unreadable)
+        }
+        None => {
+            let history = place.store(None)?.history()?;
+            let row = |change: &windfall_config::Change| {
+                let mut row = serde_json::json!(change);
+                row["identity"] = change.identity().into();
+                row
+            };
+            let unreadable = history.unreadable.iter().map(|(place, why)| format!("{place}: {why}"));
+            (history.changes.iter().map(row).collect(), unreadable.collect())
+        }
+    };
     if json {
-        println!("{}", serde_json::to_string_pretty(&history.changes)?);
+        println!("{}", serde_json::to_string_pretty(&rows)?);
     } else {
-        for change in &history.changes {
-            println!("{:>6}  {}  {:<16} {}", change.version, utc(change.at_ms), change.who, change.why);
+        for row in &rows {
+            println!("{}", line(row));
         }
     }
-    for (place, why) in &history.unreadable {
-        eprintln!("{place} cannot be read: {why}");
+    for why in &unreadable {
+        eprintln!("an entry cannot be read: {why}");
     }
     Ok(())
+}
+
+/// A change of the history in a line.
+fn line(row: &serde_json::Value) -> String {
+    let text = |key: &str| row[key].as_str().unwrap_or_default();
+    let (version, at_ms) = (row["version"].as_u64().unwrap_or(0), row["at_ms"].as_u64().unwrap_or(0));
+    let (who, identity, why) = (text("who"), text("identity"), text("why"));
+    let approved = match text("approved_by") {
+        "" => String::new(),
+        second => format!(" (approved by {second})"),
+    };
+    format!("{version:>6}  {}  {who:<16} {identity:<6} {why}{approved}", utc(at_ms))
 }
 
 fn read(path: &Path) -> Result<Vec<u8>> {

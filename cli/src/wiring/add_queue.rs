@@ -128,6 +128,7 @@ fn rules(master: &AddTopic, backup: &AddTopic) -> Rules {
         caps: BTreeMap::new(),
         pacing: Pacing::default(),
         revocations: Revocations::default(),
+        changes_need_approval: false,
         staged: None,
         tries_staged: false,
     }

@@ -50,6 +50,7 @@ pub(super) fn check(
         version: document.version.get().map(|version| version.0).unwrap_or_default(),
         staged: check_staged(&document.staged, &limits, &pacing, &known),
         tries_staged: false,
+        changes_need_approval: document.changes_need_approval.get().copied().unwrap_or(false),
         limits,
         budgets,
         caps: check_caps(&document.caps, &known),

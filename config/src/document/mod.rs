@@ -20,7 +20,7 @@ use crate::refusal::{Fault, PROBLEMS_MAX, Problem, Refusal};
 use raw::RawDocument;
 
 pub use edit::{Bucket, EditError, RulesEdit};
-pub(crate) use staged::{with_staged_for_all, without_staged};
+pub(crate) use staged::{with_staged_for_all, with_staged_later, without_staged};
 pub(crate) use value::Number;
 
 /// The table that ends every document, so that half of one is never taken for a whole.

@@ -18,6 +18,7 @@ use crate::bounds;
 pub(super) struct RawDocument {
     pub(super) version: Needed<bounds::Version>,
     pub(super) types: Needed<Vec<Needed<String>>>,
+    pub(super) changes_need_approval: Field<bool>,
     pub(super) topics: Needed<BTreeMap<Spanned<String>, Needed<RawTopic>>>,
     pub(super) draining: Field<Vec<Needed<RawDraining>>>,
     pub(super) queues: Needed<BTreeMap<Spanned<String>, Needed<RawQueue>>>,

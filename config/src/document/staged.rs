@@ -174,6 +174,19 @@ pub(super) fn staged_text(rules: &Rules, staged: &Staged) -> String {
     out.into_text()
 }
 
+/// The same document with this staged change of it begun so much later.
+pub(crate) fn with_staged_later(text: &str, staged: &Staged, later_ms: u64) -> Result<String, EditError> {
+    let mut document = parse(text)?;
+    let own = table(document.as_table_mut(), STAGED)?;
+    let times =
+        [("since_ms", staged.since_ms), ("proven_ms", staged.proven_ms), ("until_ms", staged.until_ms)];
+    for (key, time_ms) in times {
+        // What exceeds the range of TOML is out of that of a time, and is refused with the document.
+        put(own, key, i64::try_from(time_ms.saturating_add(later_ms)).unwrap_or(i64::MAX));
+    }
+    Ok(document.to_string())
+}
+
 /// The same document without its staged change.
 pub(crate) fn without_staged(text: &str) -> Result<String, EditError> {
     let mut document = parse(text)?;

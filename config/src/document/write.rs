@@ -11,6 +11,10 @@ pub(super) fn write(rules: &Rules) -> String {
     let mut out = Out::default();
     out.line(format_args!("version = {}", rules.version));
     out.line(format_args!("types = {}", quoted_list(&rules.bonus_types)));
+    // Programs that do not know the key refuse it, and need not as long as nobody uses it.
+    if rules.changes_need_approval {
+        out.line(format_args!("changes_need_approval = true"));
+    }
     for (name, topic) in &rules.topics {
         out.head(format_args!("[topics.{}]", quoted(name)));
         out.line(format_args!("broker = {}", quoted(&topic.broker)));

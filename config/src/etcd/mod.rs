@@ -6,7 +6,8 @@
 //!   was read, so that one of two concurrent operators gets a conflict.
 //!
 //! Under [`EtcdOptions::prefix`] lie `current`, the document, and `changes/0000000000000007`, what made version 7:
-//! who, why, before, after. Under `status/` each process reports what it runs; etcd forgets that of a silent one.
+//! who, why, before, after. `proposals/0000000000000003` is a change that waits for approval, and `proposals/next` the number
+//! of the next one. Under `status/` each process reports what it runs; etcd forgets that of a silent one.
 //! Other small values of the fleet may lie beside them ([`EtcdValue`]).
 //!
 //! **Versions only grow.** A process takes no document whose version is not above the one that it runs, whatever
@@ -37,6 +38,7 @@
 
 mod connection;
 mod key;
+mod proposals;
 mod source;
 mod store;
 
@@ -221,6 +223,21 @@ impl EtcdOptions {
 
     fn changes_prefix(&self) -> String {
         format!("{}changes/", self.prefix)
+    }
+
+    /// The prefix of the changes that wait for approval.
+    fn proposals_prefix(&self) -> String {
+        format!("{}proposals/", self.prefix)
+    }
+
+    /// The key of a proposal, which sorts like its number.
+    fn proposal_key(&self, number: u64) -> String {
+        format!("{}{number:016}", self.proposals_prefix())
+    }
+
+    /// The key of the number that the next proposal gets.
+    fn next_proposal_key(&self) -> String {
+        format!("{}next", self.proposals_prefix())
     }
 
     /// The key under which a process reports the version that it runs.

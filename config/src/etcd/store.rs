@@ -3,10 +3,11 @@
 use super::connection::Connection;
 use super::{EtcdOptions, OpenEtcdError};
 use crate::change::{
-    Change, ChangeRules, History, ReadError, Remarks, SetError, Written, check_base, check_remarks, plan,
-    rollback_reason, validate,
+    Actor, Change, ChangeRules, History, ReadError, Remarks, SetError, Written, check_base, check_remarks,
+    plan, rollback_reason, validate,
 };
 use crate::document::version_of;
+use crate::proposal::{Gate, Proposal, check_processes, check_second, check_unmoved, gate};
 use crate::status::ProcessStatus;
 use etcd_client::{
     Compare, CompareOp, GetOptions, GetResponse, SortOrder, SortTarget, Txn, TxnOp, TxnOpResponse,
@@ -43,13 +44,17 @@ struct Entry {
     follows: bool,
     before: Option<String>,
     after: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    caller: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    approved_by: Option<String>,
 }
 
 /// The state that a change begins with, of one revision.
-struct Base {
+pub(super) struct Base {
     document: Option<String>,
     /// The revision of the document; 0 where there is none.
-    changed: i64,
+    pub(super) changed: i64,
     newest: Option<Entry>,
     newest_version: Option<u64>,
 }
@@ -81,7 +86,11 @@ impl EtcdRulesStore {
             .unwrap_or_else(|_| Err(io::Error::other("the call had panicked")))
     }
 
-    fn key_place(&self, key: &str) -> String {
+    pub(super) const fn options(&self) -> &EtcdOptions {
+        &self.options
+    }
+
+    pub(super) fn key_place(&self, key: &str) -> String {
         format!("{key} in etcd at {}", self.options.place())
     }
 
@@ -95,19 +104,44 @@ impl EtcdRulesStore {
         text: impl AsyncFnOnce(&Self, &mut Connection) -> Result<String, SetError> + Send,
         remarks: Remarks<'_>,
     ) -> Result<Written, SetError> {
-        check_remarks(remarks.who, remarks.why)?;
+        check_remarks(remarks.by.who, remarks.why)?;
         let work = async |connection: &mut Connection| {
             let base = self.base(connection).await?;
             let current = base.document.as_deref().and_then(version_of);
             check(current)?;
             let text = text(self, connection).await?;
-            let before = base.document.clone();
-            match plan(before, base.newest_version, text, remarks, self.known_brokers.as_deref())? {
-                Ok(change) => self.write(connection, change, base, current).await,
-                Err(version) => Ok(Written::Unchanged { version }),
-            }
+            self.make(connection, base, text, remarks, None).await
         };
         self.connected(work).map_err(|source| SetError::from(self.unread(source)))?
+    }
+
+    /// Writes a change, or proposes it where it has to wait. `ends` is the proposal that it was.
+    async fn make(
+        &self,
+        connection: &mut Connection,
+        base: Base,
+        text: String,
+        remarks: Remarks<'_>,
+        ends: Option<u64>,
+    ) -> Result<Written, SetError> {
+        let before = base.document.clone();
+        let change = match plan(before, base.newest_version, text, remarks, self.known_brokers.as_deref())? {
+            Ok(change) => change,
+            Err(version) => return Ok(Written::Unchanged { version }),
+        };
+        match gate(&change, base.newest.as_ref().map(|newest| newest.after.as_str())) {
+            Gate::Waits if remarks.approved_by.is_none() => {
+                let number = self.propose(connection, &base, change).await?;
+                return Err(SetError::Waits { number });
+            }
+            Gate::Begins => {
+                let reports = self.read_reports(connection).await;
+                let reports = reports.map_err(|what| self.unread(io::Error::other(what)))?;
+                check_processes(&reports, remarks.now_ms)?;
+            }
+            Gate::Waits | Gate::Open => {}
+        }
+        self.write(connection, change, base, ends).await
     }
 
     async fn base(&self, connection: &mut Connection) -> Result<Base, SetError> {
@@ -134,32 +168,39 @@ impl EtcdRulesStore {
         })
     }
 
-    /// Document and entry together or neither, and only where nobody was there in between.
+    /// Document and entry together or neither, and only where nobody was there in between. The proposal that it was goes with
+    /// it, and must be there.
     async fn write(
         &self,
         connection: &mut Connection,
         change: Change,
         base: Base,
-        current: Option<u64>,
+        ends: Option<u64>,
     ) -> Result<Written, SetError> {
+        let current = base.document.as_deref().and_then(version_of);
         let (key, entry_key) = (self.options.current_key(), self.options.change_key(change.version));
         let failed = |what: String| SetError::Io {
             what: "cannot write",
             place: self.key_place(&key),
             source: io::Error::other(what),
         };
-        let Change { version, at_ms, who, why, before, after } = change;
+        let Change { version, at_ms, who, why, before, after, caller, approved_by } = change;
         let follows = before.is_some() && before == base.newest.map(|newest| newest.after);
         let before = before.filter(|_| !follows);
-        let entry = Entry { version, at_ms, who, why, follows, before, after: after.clone() };
+        let left = after.clone();
+        let entry = Entry { version, at_ms, who, why, follows, before, after: left, caller, approved_by };
         let entry = toml::to_string(&entry).map_err(|error| failed(error.to_string()))?;
-        let transaction = Txn::new()
-            .when(vec![
-                Compare::mod_revision(key.clone(), CompareOp::Equal, base.changed),
-                Compare::version(entry_key.clone(), CompareOp::Equal, 0),
-            ])
-            .and_then(vec![TxnOp::put(entry_key, entry, None), TxnOp::put(key.clone(), after, None)])
-            .or_else(vec![TxnOp::get(key.clone(), None)]);
+        let mut when = vec![
+            Compare::mod_revision(key.clone(), CompareOp::Equal, base.changed),
+            Compare::version(entry_key.clone(), CompareOp::Equal, 0),
+        ];
+        let mut then = vec![TxnOp::put(entry_key, entry, None), TxnOp::put(key.clone(), after, None)];
+        if let Some(number) = ends {
+            let proposal = self.options.proposal_key(number);
+            when.push(Compare::version(proposal.clone(), CompareOp::Greater, 0));
+            then.push(TxnOp::delete(proposal, None));
+        }
+        let transaction = Txn::new().when(when).and_then(then).or_else(vec![TxnOp::get(key.clone(), None)]);
         let answer = connection.transact(transaction).await.map_err(failed)?;
         if answer.succeeded() {
             return Ok(Written::Changed { version });
@@ -168,8 +209,21 @@ impl EtcdRulesStore {
             TxnOpResponse::Get(found) => version_there(&found),
             _ => None,
         });
+        if let Some(number) = ends.filter(|_| there == current) {
+            return Err(SetError::UnknownProposal(number));
+        }
         let based_on = current.unwrap_or(0);
         Err(SetError::Conflict { based_on, current: there.unwrap_or(version) })
+    }
+
+    async fn read_reports(&self, connection: &mut Connection) -> Result<Vec<ProcessStatus>, String> {
+        let prefix = self.options.status_key("").into_bytes();
+        let mut end = prefix.clone();
+        // The prefix ends with a slash, and after it comes `0`.
+        end.pop();
+        end.push(b'0');
+        let found = connection.range(&prefix, &end, REPORTS_MAX).await?;
+        Ok(found.iter().filter_map(|(_, text)| serde_json::from_slice(text).ok()).collect())
     }
 
     async fn read_history(&self, connection: &mut Connection) -> Result<History, String> {
@@ -211,20 +265,20 @@ impl ChangeRules for EtcdRulesStore {
         found.document.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).ok_or_else(missing)
     }
 
-    fn set(&self, new_text: &str, who: &str, why: &str, now_ms: u64) -> Result<Written, SetError> {
+    fn set_by(&self, new_text: &str, by: Actor<'_>, why: &str, now_ms: u64) -> Result<Written, SetError> {
         let based_on = validate(new_text, self.known_brokers.as_deref())?.version;
         let text = async |_: &Self, _: &mut Connection| Ok(new_text.to_owned());
-        self.change(move |current| check_base(based_on, current), text, Remarks { who, why, now_ms })
+        self.change(move |current| check_base(based_on, current), text, Remarks::of(by, why, now_ms))
     }
 
-    fn rollback(&self, version: u64, who: &str, why: &str, now_ms: u64) -> Result<Written, SetError> {
+    fn rollback_by(&self, version: u64, by: Actor<'_>, why: &str, now_ms: u64) -> Result<Written, SetError> {
         let why = rollback_reason(version, why);
         let text = async |store: &Self, connection: &mut Connection| {
             let history = store.read_history(connection).await;
             let history = history.map_err(|what| store.unread(io::Error::other(what)))?;
             history.text_of(version).ok_or(SetError::UnknownVersion(version))
         };
-        self.change(|_| Ok(()), text, Remarks { who, why: &why, now_ms })
+        self.change(|_| Ok(()), text, Remarks::of(by, &why, now_ms))
     }
 
     fn history(&self) -> Result<History, ReadError> {
@@ -232,6 +286,39 @@ impl ChangeRules for EtcdRulesStore {
         let history =
             self.connected(async |connection| self.read_history(connection).await).map_err(failed)?;
         history.map_err(|what| failed(io::Error::other(what)))
+    }
+
+    fn proposals(&self, now_ms: u64) -> Result<Vec<Proposal>, ReadError> {
+        let failed = |source| self.unread(source);
+        let read = async |connection: &mut Connection| self.read_proposals(connection).await;
+        let kept = self.connected(read).map_err(failed)?.map_err(|what| failed(io::Error::other(what)))?;
+        Ok(kept.into_iter().filter(|proposal| !proposal.is_over(now_ms)).collect())
+    }
+
+    fn approve(&self, number: u64, by: Actor<'_>, now_ms: u64) -> Result<Written, SetError> {
+        check_remarks(by.who, "approved")?;
+        let work = async |connection: &mut Connection| {
+            let proposal = self.open_proposal(connection, number, now_ms).await?;
+            check_second(&proposal, by.caller)?;
+            let base = self.base(connection).await?;
+            check_unmoved(&proposal, base.document.as_deref().and_then(version_of))?;
+            let text = proposal.text_at(base.document.as_deref(), now_ms);
+            let proposer = Actor { who: &proposal.who, caller: proposal.caller.as_deref() };
+            let remarks = Remarks { by: proposer, why: &proposal.why, now_ms, approved_by: Some(by.who) };
+            self.make(connection, base, text, remarks, Some(number)).await
+        };
+        self.connected(work).map_err(|source| SetError::from(self.unread(source)))?
+    }
+
+    fn refuse(&self, number: u64, by: Actor<'_>, now_ms: u64) -> Result<(), SetError> {
+        check_remarks(by.who, "refused")?;
+        let work = async |connection: &mut Connection| {
+            let proposal = self.open_proposal(connection, number, now_ms).await?;
+            self.remove_proposal(connection, number).await?;
+            proposal.note_refused(by);
+            Ok::<(), SetError>(())
+        };
+        self.connected(work).map_err(|source| SetError::from(self.unread(source)))?
     }
 
     fn report(&self, status: &ProcessStatus) -> Result<(), ReadError> {
@@ -244,15 +331,9 @@ impl ChangeRules for EtcdRulesStore {
     }
 
     fn reports(&self) -> Result<Vec<ProcessStatus>, ReadError> {
-        let prefix = self.options.status_key("").into_bytes();
-        let mut end = prefix.clone();
-        // The prefix ends with a slash, and after it comes `0`.
-        end.pop();
-        end.push(b'0');
         let failed = |source| self.unread(source);
-        let read = async |connection: &mut Connection| connection.range(&prefix, &end, REPORTS_MAX).await;
-        let found = self.connected(read).map_err(failed)?.map_err(|what| failed(io::Error::other(what)))?;
-        Ok(found.iter().filter_map(|(_, text)| serde_json::from_slice(text).ok()).collect())
+        let read = async |connection: &mut Connection| self.read_reports(connection).await;
+        self.connected(read).map_err(failed)?.map_err(|what| failed(io::Error::other(what)))
     }
 
     fn withdraw(&self, process: &str) -> Result<(), ReadError> {
@@ -269,9 +350,9 @@ impl ChangeRules for EtcdRulesStore {
 impl Entry {
     /// `last` is what the entry before it left.
     fn change(self, last: Option<String>) -> Change {
-        let Self { version, at_ms, who, why, follows, before, after } = self;
+        let Self { version, at_ms, who, why, follows, before, after, caller, approved_by } = self;
         let before = if follows { last } else { before };
-        Change { version, at_ms, who, why, before, after }
+        Change { version, at_ms, who, why, before, after, caller, approved_by }
     }
 }
 

@@ -907,6 +907,7 @@ pub fn rules(types: &[&str]) -> Rules {
         budgets: Vec::new(),
         caps: Default::default(),
         revocations: Default::default(),
+        changes_need_approval: false,
         staged: None,
         tries_staged: false,
         pacing: Pacing {

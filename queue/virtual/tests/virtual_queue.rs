@@ -233,6 +233,7 @@ fn rules(ratio: u8) -> Rules {
         budgets: vec![],
         caps: Default::default(),
         revocations: Default::default(),
+        changes_need_approval: false,
         staged: None,
         tries_staged: false,
         pacing: rules::Pacing {

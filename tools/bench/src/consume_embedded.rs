@@ -125,6 +125,7 @@ pub fn rules() -> Rules {
         budgets: Vec::new(),
         caps: [].into(),
         revocations: Default::default(),
+        changes_need_approval: false,
         staged: None,
         tries_staged: false,
         pacing: Pacing::default(),

@@ -1,5 +1,7 @@
 //! What every home of live rules has to show, file or etcd: changes numbered and kept, refusals that change nothing,
-//! followers that are up to date within a second and never go back.
+//! followers that are up to date within a second and never go back; and changes that wait for a second person.
+
+mod proposals;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -47,7 +49,7 @@ pub trait Place: Send + Sync {
 
 type Check = fn(&dyn Place) -> Result<(), String>;
 
-const CHECKS: [(&str, Check); 9] = [
+const CHECKS: [(&str, Check); 15] = [
     ("changes_are_numbered_and_kept", changes_are_numbered_and_kept),
     ("what_does_not_validate_changes_nothing", what_does_not_validate_changes_nothing),
     ("a_rollback_is_a_new_version", a_rollback_is_a_new_version),
@@ -57,6 +59,18 @@ const CHECKS: [(&str, Check); 9] = [
     ("never_back_to_an_older_version", never_back_to_an_older_version),
     ("gone_and_back", gone_and_back),
     ("a_new_start_has_what_changed_meanwhile", a_new_start_has_what_changed_meanwhile),
+    ("another_person_makes_what_one_has_proposed", proposals::another_person_makes_what_one_has_proposed),
+    ("what_was_said_is_told_from_what_was_proved", proposals::what_was_said_is_told_from_what_was_proved),
+    ("what_stops_or_slows_down_never_waits", proposals::what_stops_or_slows_down_never_waits),
+    (
+        "a_proposal_ends_when_the_rules_move_on_or_after_a_day",
+        proposals::a_proposal_ends_when_the_rules_move_on_or_after_a_day,
+    ),
+    ("many_propose_and_approve_at_once", proposals::many_propose_and_approve_at_once),
+    (
+        "approval_does_not_begin_while_an_old_process_runs",
+        proposals::approval_does_not_begin_while_an_old_process_runs,
+    ),
 ];
 
 const SAMPLE: &str = include_str!("../../../config/samples/rules.toml");

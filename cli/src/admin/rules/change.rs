@@ -131,9 +131,7 @@ pub fn diff(args: &DiffArgs) -> Result<()> {
         parse_rules(&store.show()?, None).with_context(|| format!("{} is refused", args.place))
     };
     let of_version = |version: u64| -> Result<Rules> {
-        let history = store.history()?;
-        let made = history.changes.iter().find(|change| change.version == version);
-        let Some(change) = made else {
+        let Some(change) = store.change_of(version)? else {
             bail!("the history has no version {version}: see `windfall rules history`")
         };
         parse_rules(&change.after, None)

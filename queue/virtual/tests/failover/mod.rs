@@ -71,6 +71,7 @@ fn rules() -> Rules {
         budgets: vec![],
         caps: Default::default(),
         revocations: Default::default(),
+        changes_need_approval: false,
         staged: None,
         tries_staged: false,
         pacing: rules::Pacing::default(),
