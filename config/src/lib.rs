@@ -23,7 +23,7 @@
 //! file with the environment laid over it.
 //!
 //! Not here: what limits, routes or budgets do (`windfall-limiter`, `windfall-queue-virtual`, the reward service), and
-//! any other state: nothing is written but the rules file and its history.
+//! any other state: nothing is written but the rules file, its history, and what waits for approval.
 //!
 //! ```
 //! use windfall_config::{Applied, LiveRules};
