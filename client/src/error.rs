@@ -5,6 +5,12 @@ use tonic::{Code, Status};
 use windfall_proto::send::SendError;
 use windfall_proto::v1::{SendBonusFailure, SendBonusRequest};
 
+/// Metadata of a refusal whose code has several reasons.
+const REASON: &str = "reason";
+
+/// The reason of a withdrawal's FAILED_PRECONDITION that is not about the balance.
+const USER_FROZEN: &str = "user_frozen";
+
 /// A call was not answered with a result.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
@@ -64,6 +70,9 @@ pub enum WithdrawError {
     /// The balance is too small. Nothing was kept; the id may be used again.
     #[error("too little: {0}")]
     Short(String),
+    /// Two operators have frozen the user. Nothing was kept; the id may be used again when they have thawed the user.
+    #[error("the user is frozen: {0}")]
+    Frozen(String),
     /// The id was used for another user, type or amount. Take another one.
     #[error("the id is taken: {0}")]
     Taken(String),
@@ -85,11 +94,17 @@ impl From<Status> for WithdrawError {
                 Self::Refused(what)
             }
             Code::Unauthenticated | Code::PermissionDenied => Self::Denied(what),
+            Code::FailedPrecondition if is_of_frozen_user(&status) => Self::Frozen(what),
             Code::FailedPrecondition => Self::Short(what),
             Code::AlreadyExists => Self::Taken(what),
             _ => Self::Unanswered { what, after_ms: retry_after_ms(&status).unwrap_or_default() },
         }
     }
+}
+
+/// Services of earlier releases name no reason, for a frozen user neither.
+fn is_of_frozen_user(status: &Status) -> bool {
+    status.metadata().get(REASON).is_some_and(|reason| reason == USER_FROZEN)
 }
 
 /// What the status of a request's call means for it.

@@ -258,6 +258,12 @@ fn hinted(code: Code) -> Status {
     status
 }
 
+fn because(reason: &str) -> Status {
+    let mut status = Status::new(Code::FailedPrecondition, "w");
+    status.metadata_mut().insert("reason", reason.parse().unwrap());
+    status
+}
+
 #[tokio::test]
 async fn the_user_goes_with_the_call_and_is_not_shown() {
     let (fake, options, _stop) = serve().await;
@@ -325,6 +331,8 @@ async fn what_became_of_a_withdrawal() {
         (Status::new(Code::InvalidArgument, "w"), WithdrawError::Refused(what())),
         (Status::new(Code::PermissionDenied, "w"), WithdrawError::Denied(what())),
         (Status::new(Code::FailedPrecondition, "w"), WithdrawError::Short(what())),
+        (because("user_frozen"), WithdrawError::Frozen(what())),
+        (because("of_a_later_release"), WithdrawError::Short(what())),
         (Status::new(Code::AlreadyExists, "w"), WithdrawError::Taken(what())),
         (Status::new(Code::Internal, "w"), WithdrawError::Unanswered { what: what(), after_ms: 0 }),
         (hinted(Code::Unavailable), WithdrawError::Unanswered { what: "later".into(), after_ms: 7 }),

@@ -91,6 +91,8 @@ func TestWhatBecameOfAWithdrawal(t *testing.T) {
 		{said(codes.InvalidArgument), ErrRefused, 0},
 		{said(codes.PermissionDenied), ErrDenied, 0},
 		{said(codes.FailedPrecondition), ErrTooLittle, 0},
+		{because("user_frozen"), ErrFrozen, 0},
+		{because("of_a_later_release"), ErrTooLittle, 0},
 		{said(codes.AlreadyExists), ErrTaken, 0},
 		{said(codes.Internal), ErrUnanswered, 0},
 		{said(codes.ResourceExhausted), ErrUnanswered, 0},

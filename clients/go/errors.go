@@ -24,6 +24,8 @@ var (
 	ErrBusy = errors.New("not now")
 	// ErrTooLittle: the balance is too small for the withdrawal. Nothing was kept; the id may be used again.
 	ErrTooLittle = errors.New("too little")
+	// ErrFrozen: two operators have frozen the user. Nothing was kept; the id may be used again when they have thawed the user.
+	ErrFrozen = errors.New("the user is frozen")
 	// ErrTaken: the withdrawal's id was used for another user, type or amount. Take another one.
 	ErrTaken = errors.New("the id is taken")
 	// ErrUnanswered: whether it was done is not known. Make the same call again, with the same order number or id, after
@@ -100,6 +102,10 @@ func withdrawError(f *failure) error {
 	case codes.Unauthenticated, codes.PermissionDenied:
 		return f.as(ErrDenied)
 	case codes.FailedPrecondition:
+		// Services of earlier releases name no reason, for a frozen user neither.
+		if f.reason == userFrozen {
+			return f.as(ErrFrozen)
+		}
 		return f.as(ErrTooLittle)
 	case codes.AlreadyExists:
 		return f.as(ErrTaken)

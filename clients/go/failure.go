@@ -18,6 +18,12 @@ import (
 // retryAfterMs is metadata of an answer that nothing was done, with the wait after which it may be: milliseconds.
 const retryAfterMs = "retry-after-ms"
 
+// reasonKey is metadata of a refusal whose code has several reasons.
+const reasonKey = "reason"
+
+// userFrozen is the reason of a withdrawal's FAILED_PRECONDITION that is not about the balance.
+const userFrozen = "user_frozen"
+
 // failure is how an attempt failed.
 type failure struct {
 	code    codes.Code
@@ -30,7 +36,9 @@ type failure struct {
 	// hasHint says whether the server promised that nothing was done.
 	hasHint    bool
 	retryAfter time.Duration
-	cause      error
+	// reason is the server's word for why, where the code has several reasons.
+	reason string
+	cause  error
 }
 
 func failureOf(err error, seen *sighting) *failure {
@@ -42,6 +50,9 @@ func failureOf(err error, seen *sighting) *failure {
 		if ms, err := strconv.ParseUint(hint[0], 10, 32); err == nil {
 			failed.hasHint, failed.retryAfter = true, time.Duration(ms)*time.Millisecond
 		}
+	}
+	if reason := seen.trailer.Get(reasonKey); failed.isOfServer && len(reason) > 0 {
+		failed.reason = reason[0]
 	}
 	return failed
 }

@@ -18,16 +18,20 @@ import (
 	"github.com/windfall-rewards/windfall/clients/go/windfallpb"
 )
 
-// end is how the fake ends a call: hangs until its caller has gone, or answers a status, with a hint or without.
+// end is how the fake ends a call: hangs until its caller has gone, or answers a status, with a hint and a reason or without.
 type end struct {
-	hangs bool
-	code  codes.Code
-	what  string
-	hint  string
+	hangs  bool
+	code   codes.Code
+	what   string
+	hint   string
+	reason string
 }
 
 func said(code codes.Code) end   { return end{code: code, what: "w"} }
 func hinted(code codes.Code) end { return end{code: code, what: "later", hint: "7"} }
+func because(reason string) end {
+	return end{code: codes.FailedPrecondition, what: "w", reason: reason}
+}
 
 // fake answers every call with the next of these ends, and with the method's reply when there is none left.
 type fake struct {
@@ -64,6 +68,9 @@ func (f *fake) answer(
 		}
 		if next.hint != "" {
 			grpc.SetTrailer(ctx, metadata.Pairs(retryAfterMs, next.hint))
+		}
+		if next.reason != "" {
+			grpc.SetTrailer(ctx, metadata.Pairs("reason", next.reason))
 		}
 		return nil, status.Error(next.code, next.what)
 	}

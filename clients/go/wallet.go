@@ -66,8 +66,8 @@ func (w *Wallet) Get(
 }
 
 // Withdraw takes money off the balance, once for the withdrawal's id: it is safe to repeat, and is repeated where no answer comes. Its errors
-// are [ErrRefused], [ErrDenied], [ErrTooLittle], [ErrTaken] and [ErrUnanswered], of which the last one alone leaves open
-// what became of the withdrawal.
+// are [ErrRefused], [ErrDenied], [ErrTooLittle], [ErrFrozen], [ErrTaken] and [ErrUnanswered], of which the last one alone leaves
+// open what became of the withdrawal.
 func (w *Wallet) Withdraw(
 	ctx context.Context, user *EndUser, request *windfallpb.WithdrawRequest,
 ) (*windfallpb.WithdrawReply, error) {

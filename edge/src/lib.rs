@@ -12,7 +12,7 @@
 //! 6. [`Router`] hands it to the service: the generated trait, in process, whichever transport was used. A service
 //!    reads the [`Call`] from the request's extensions, and nothing about identity from a message.
 //! 7. `refusal` is the one place where errors become answers; [`retry_later`] is for services that know when to ask
-//!    again.
+//!    again, [`refused_for`] for those whose code has several reasons.
 //!
 //! Besides these steps there are [`Health`] and [`Metrics`], to which other crates add their own; `openapi`, which
 //! makes `/openapi.json` from the protobuf descriptors.
@@ -100,7 +100,7 @@ pub use openapi::OpenApiError;
 pub use pages::{ByHead, Pages, Visitor};
 /// The metrics crate, for collectors of your own: [`Metrics::register_collector`].
 pub use prometheus_client;
-pub use refusal::{RETRY_AFTER_MS, code_name, http_status, retry_later};
+pub use refusal::{REASON, RETRY_AFTER_MS, code_name, http_status, refused_for, retry_later};
 pub use router::Router;
 pub use server::{
     BadPeerNet, Guard, GuardedCall, GuardedStream, Life, ListenError, Listener, ListenerCounts,

@@ -6,17 +6,28 @@ use http_body_util::Full;
 use serde::Serialize;
 use std::borrow::Cow;
 use tonic::body::Body;
-use tonic::metadata::MetadataMap;
+use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::{Code, Status};
 
 /// The name of the retry hint, the milliseconds to wait before the same call may succeed: in gRPC metadata, and as a
 /// field in JSON.
 pub const RETRY_AFTER_MS: &str = "retry-after-ms";
 
+/// The name of the reason of a refusal, where its code has several: in gRPC metadata, and as a field in JSON.
+pub const REASON: &str = "reason";
+
 /// An error that says when to come again, on both transports.
 pub fn retry_later(code: Code, message: impl Into<String>, after_ms: u64) -> Status {
     let mut metadata = MetadataMap::new();
     metadata.insert(RETRY_AFTER_MS, after_ms.into());
+    Status::with_metadata(code, message, metadata)
+}
+
+/// An error whose code has several reasons, and that says which one it has, on both transports. The reason is a word in
+/// lower case, which callers compare.
+pub fn refused_for(code: Code, message: impl Into<String>, reason: &'static str) -> Status {
+    let mut metadata = MetadataMap::new();
+    metadata.insert(REASON, MetadataValue::from_static(reason));
     Status::with_metadata(code, message, metadata)
 }
 
@@ -219,7 +230,7 @@ impl Refusal {
                 response
             }
             Transport::Http => {
-                let mut response = json_error(http, self.code(), &self.message, self.retry_after_ms);
+                let mut response = json_error(http, self.code(), &self.message, None, self.retry_after_ms);
                 let headers = response.headers_mut();
                 if let Some(methods) = self.allow {
                     headers.insert(header::ALLOW, HeaderValue::from_static(methods));
@@ -239,7 +250,8 @@ impl Refusal {
 /// A service's error as an HTTP answer, which keeps it for the metrics, as tonic's answers do.
 pub(crate) fn status_response(status: Status) -> Response<Body> {
     let after = status.metadata().get(RETRY_AFTER_MS).and_then(|value| value.to_str().ok()?.parse().ok());
-    let mut response = json_error(http_status(status.code()), status.code(), status.message(), after);
+    let reason = status.metadata().get(REASON).and_then(|value| value.to_str().ok());
+    let mut response = json_error(http_status(status.code()), status.code(), status.message(), reason, after);
     response.extensions_mut().insert(status);
     response
 }
@@ -254,15 +266,23 @@ pub(crate) fn json_response(status: StatusCode, body: impl Into<Bytes>) -> Respo
     response
 }
 
-fn json_error(status: StatusCode, code: Code, message: &str, after_ms: Option<u64>) -> Response<Body> {
+fn json_error(
+    status: StatusCode,
+    code: Code,
+    message: &str,
+    reason: Option<&str>,
+    after_ms: Option<u64>,
+) -> Response<Body> {
     #[derive(Serialize)]
     struct ErrorBody<'a> {
         code: &'static str,
         message: &'a str,
         #[serde(skip_serializing_if = "Option::is_none")]
+        reason: Option<&'a str>,
+        #[serde(skip_serializing_if = "Option::is_none")]
         retry_after_ms: Option<u64>,
     }
-    let body = ErrorBody { code: code_name(code), message, retry_after_ms: after_ms };
+    let body = ErrorBody { code: code_name(code), message, reason, retry_after_ms: after_ms };
     // A struct of strings and a number always becomes JSON.
     let body = serde_json::to_vec(&body).unwrap_or_default();
     let mut response = json_response(status, body);
@@ -278,13 +298,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_says_when_to_come_again_on_both_faces() {
+    fn a_status_says_when_to_come_again_on_both_transports() {
         let status = retry_later(Code::Unavailable, "the ledger is away", 1500);
         let http = status_response(status.clone());
         assert_eq!(http.status(), StatusCode::SERVICE_UNAVAILABLE);
         assert_eq!(http.headers()[header::RETRY_AFTER], "2");
         let grpc = status.into_http::<Body>();
         assert_eq!(grpc.headers()[RETRY_AFTER_MS], "1500");
+    }
+
+    #[tokio::test]
+    async fn a_refusal_names_its_reason_on_both_transports() {
+        let body = async |status| {
+            let body = status_response(status).into_body();
+            let bytes = http_body_util::BodyExt::collect(body).await.unwrap().to_bytes();
+            serde_json::from_slice::<serde_json::Value>(&bytes).unwrap()
+        };
+        let status = refused_for(Code::FailedPrecondition, "the user is frozen", "user_frozen");
+        assert_eq!(
+            body(status.clone()).await,
+            serde_json::json!({
+                "code": "FAILED_PRECONDITION", "message": "the user is frozen", "reason": "user_frozen",
+            })
+        );
+        assert_eq!(status.into_http::<Body>().headers()[REASON], "user_frozen");
+        let without = body(Status::failed_precondition("too little")).await;
+        assert_eq!(without, serde_json::json!({ "code": "FAILED_PRECONDITION", "message": "too little" }));
     }
 
     #[test]

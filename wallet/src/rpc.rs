@@ -7,11 +7,14 @@ use crate::withdraw::{Receipt, WithdrawError};
 use async_trait::async_trait;
 use tonic::{Code, Request, Response, Status};
 use windfall_contract::accounts::{AccountsError, Withdrawal, WithdrawalOutcome};
-use windfall_edge::{Call, retry_later};
+use windfall_edge::{Call, refused_for, retry_later};
 use windfall_proto::v1::{
     FlowKind, FlowLine, GetWalletReply, GetWalletRequest, WalletBalance, WithdrawOutcome, WithdrawReply,
     WithdrawRequest, wallet_server,
 };
+
+/// The reason of a FAILED_PRECONDITION that is not about the balance. Clients compare it.
+const USER_FROZEN: &str = "user_frozen";
 
 /// The service. Mount it as `WalletServer::new(WalletService::new(wallet))`.
 #[derive(Debug, Clone)]
@@ -98,7 +101,8 @@ fn reply(receipt: Receipt, amount: i64) -> Result<WithdrawReply, Status> {
             return Err(Status::failed_precondition(message));
         }
         WithdrawalOutcome::Frozen => {
-            return Err(Status::failed_precondition("the user's withdrawals are frozen; nothing was kept"));
+            let message = "operators have frozen the user's withdrawals; nothing was kept";
+            return Err(refused_for(Code::FailedPrecondition, message, USER_FROZEN));
         }
         WithdrawalOutcome::Conflict => {
             let message = "the withdrawal id was used for another user, type or amount";

@@ -5,7 +5,7 @@ mod bank;
 
 use bank::{ALICE, Desk, busy};
 use tonic::{Code, Request};
-use windfall_edge::{Call, Caller, RETRY_AFTER_MS, Role};
+use windfall_edge::{Call, Caller, REASON, RETRY_AFTER_MS, Role};
 use windfall_proto::v1::wallet_server::Wallet as _;
 use windfall_proto::v1::{FlowKind, GetWalletRequest, WalletBalance, WithdrawOutcome, WithdrawRequest};
 use windfall_wallet::WalletService;
@@ -93,4 +93,26 @@ async fn a_withdrawal_and_each_of_its_errors() {
     let later = withdraw(other(650), Some(42)).await.unwrap_err();
     assert_eq!(later.code(), Code::Unavailable);
     assert_eq!(later.metadata().get(RETRY_AFTER_MS).unwrap(), "70");
+}
+
+/// A frozen user was told that the balance was too small, and nobody could see why: both refusals have one code.
+#[tokio::test]
+async fn a_withdrawal_of_a_frozen_user_is_refused_as_that_and_keeps_nothing() {
+    let desk = Desk::new();
+    desk.world.arrive("arrived", 1_000);
+    desk.hold("coming", 200);
+    let service = WalletService::new(desk.wallet.clone());
+    let withdraw = async |amount| service.withdraw(asking(withdrawal(amount), Some(ALICE.user_id))).await;
+    desk.world.books.lock().frozen.insert(ALICE.user_id);
+    for amount in [400, 1_100, 5_000] {
+        let refused = withdraw(amount).await.unwrap_err();
+        assert_eq!(refused.code(), Code::FailedPrecondition);
+        assert_eq!(refused.metadata().get(REASON).unwrap(), "user_frozen", "{refused}");
+    }
+    assert_eq!(desk.world.balance(), 1_000, "no token was credited for it either");
+    desk.world.books.lock().frozen.clear();
+    let short = withdraw(5_000).await.unwrap_err();
+    assert_eq!((short.code(), short.metadata().get(REASON)), (Code::FailedPrecondition, None));
+    let reply = withdraw(400).await.unwrap().into_inner();
+    assert_eq!(reply.outcome(), WithdrawOutcome::Paid, "the id was free");
 }

@@ -37,8 +37,8 @@ type WalletClient interface {
 	GetWallet(ctx context.Context, in *GetWalletRequest, opts ...grpc.CallOption) (*GetWalletReply, error)
 	// Withdraws, once for a withdrawal id; before that, tokens that have not arrived and are VALID are credited as far as
 	// the balance needs them. Types that a downstream pays cannot be withdrawn, nor what a fuse holds back be credited.
-	// Errors: INVALID_ARGUMENT; FAILED_PRECONDITION (too little money, or operators have frozen the user: nothing was kept,
-	// the id may be used again);
+	// Errors: INVALID_ARGUMENT; FAILED_PRECONDITION (nothing was kept, the id may be used again: too little money, or operators
+	// have frozen the user, which the metadata `reason: user_frozen` says, in JSON the field `reason`);
 	// ALREADY_EXISTS (the id was used for another user, type or amount); UNAVAILABLE (ask again with the same id).
 	Withdraw(ctx context.Context, in *WithdrawRequest, opts ...grpc.CallOption) (*WithdrawReply, error)
 }
@@ -84,8 +84,8 @@ type WalletServer interface {
 	GetWallet(context.Context, *GetWalletRequest) (*GetWalletReply, error)
 	// Withdraws, once for a withdrawal id; before that, tokens that have not arrived and are VALID are credited as far as
 	// the balance needs them. Types that a downstream pays cannot be withdrawn, nor what a fuse holds back be credited.
-	// Errors: INVALID_ARGUMENT; FAILED_PRECONDITION (too little money, or operators have frozen the user: nothing was kept,
-	// the id may be used again);
+	// Errors: INVALID_ARGUMENT; FAILED_PRECONDITION (nothing was kept, the id may be used again: too little money, or operators
+	// have frozen the user, which the metadata `reason: user_frozen` says, in JSON the field `reason`);
 	// ALREADY_EXISTS (the id was used for another user, type or amount); UNAVAILABLE (ask again with the same id).
 	Withdraw(context.Context, *WithdrawRequest) (*WithdrawReply, error)
 	mustEmbedUnimplementedWalletServer()

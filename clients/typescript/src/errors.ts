@@ -2,6 +2,9 @@ import { status } from "@grpc/grpc-js";
 import type { SendBonusFailure } from "./generated/windfall/v1/send.js";
 import type { Failure } from "./failure.js";
 
+/** The reason of a withdrawal's FAILED_PRECONDITION that is not about the balance. */
+const USER_FROZEN = "user_frozen";
+
 /**
  * What to do next:
  * - `refused`: mend the call. Nothing was done.
@@ -10,6 +13,7 @@ import type { Failure } from "./failure.js";
  * - `no-route`: the live rules send this reward nowhere. Add a route, then call again. Nothing was taken.
  * - `busy`: the server cannot do it now, and nothing was done. Call again after `retryAfterMs` at the earliest.
  * - `too-little`: the balance is too small for the withdrawal. Nothing was kept; the id may be used again.
+ * - `frozen`: two operators have frozen the user. Nothing was kept; the id may be used again when they have thawed the user.
  * - `taken`: the withdrawal's id was used for another user, type or amount. Take another one.
  * - `unanswered`: whether it was done is not known. Make the same call again, with the same order number or id.
  */
@@ -20,6 +24,7 @@ export type ErrorKind =
   | "no-route"
   | "busy"
   | "too-little"
+  | "frozen"
   | "taken"
   | "unanswered";
 
@@ -78,7 +83,8 @@ export function withdrawError(failure: Failure): WindfallError {
     case status.PERMISSION_DENIED:
       return as("denied", failure);
     case status.FAILED_PRECONDITION:
-      return as("too-little", failure);
+      // Services of earlier releases name no reason, for a frozen user neither.
+      return as(failure.reason === USER_FROZEN ? "frozen" : "too-little", failure);
     case status.ALREADY_EXISTS:
       return as("taken", failure);
     default:

@@ -3,6 +3,9 @@ import { type ServiceError, status } from "@grpc/grpc-js";
 /** Metadata of an answer that nothing was done, with the wait after which it may be: milliseconds. */
 const RETRY_AFTER_MS = "retry-after-ms";
 
+/** Metadata of a refusal whose code has several reasons. */
+const REASON = "reason";
+
 /** How an attempt failed. */
 export interface Failure {
   code: status;
@@ -16,6 +19,8 @@ export interface Failure {
   wasSent: boolean;
   /** The wait that a server asks for. It also promises that nothing was done. */
   retryAfterMs?: number | undefined;
+  /** The server's word for why, where the code has several reasons. */
+  reason?: string | undefined;
 }
 
 export function failureOf(error: ServiceError): Failure {
@@ -26,6 +31,10 @@ export function failureOf(error: ServiceError): Failure {
   const [hint] = error.metadata.get(RETRY_AFTER_MS);
   if (isOfServer && typeof hint === "string" && /^[0-9]{1,9}$/.test(hint)) {
     failure.retryAfterMs = Number(hint);
+  }
+  const [reason] = error.metadata.get(REASON);
+  if (isOfServer && typeof reason === "string") {
+    failure.reason = reason;
   }
   return failure;
 }

@@ -6,7 +6,7 @@ import { ArchiveService } from "../src/generated/windfall/v1/grant.js";
 import {
   Connection, type ErrorKind, Gateway, isWorthRetrying, OptionError, type Options, Timers, Tokens, Wallet, WindfallError,
 } from "../src/index.js";
-import { type End, Fake, hinted, listen, nobody, resetting, said } from "./fake.js";
+import { because, type End, Fake, hinted, listen, nobody, resetting, said } from "./fake.js";
 
 let fake: Fake;
 const connections: Connection[] = [];
@@ -88,6 +88,8 @@ test("what became of a withdrawal", async () => {
     [said(status.INVALID_ARGUMENT), "refused", 0],
     [said(status.PERMISSION_DENIED), "denied", 0],
     [said(status.FAILED_PRECONDITION), "too-little", 0],
+    [because("user_frozen"), "frozen", 0],
+    [because("of_a_later_release"), "too-little", 0],
     [said(status.ALREADY_EXISTS), "taken", 0],
     [said(status.INTERNAL), "unanswered", 0],
     [said(status.RESOURCE_EXHAUSTED), "unanswered", 0],

@@ -10,11 +10,12 @@ import { type SendBonusBatchReply, type SendBonusBatchRequest, SendService } fro
 import { TokensService } from "../src/generated/windfall/v1/token.js";
 import { WalletService } from "../src/generated/windfall/v1/wallet.js";
 
-/** How the fake ends a call: hangs, or answers a status, with a hint or without. */
-export type End = "hangs" | { code: status; details: string; hint?: string };
+/** How the fake ends a call: hangs, or answers a status, with a hint and a reason or without. */
+export type End = "hangs" | { code: status; details: string; hint?: string; reason?: string };
 
 export const said = (code: status): End => ({ code, details: "w" });
 export const hinted = (code: status): End => ({ code, details: "later", hint: "7" });
+export const because = (reason: string): End => ({ code: status.FAILED_PRECONDITION, details: "w", reason });
 
 /** Answers every call with the next of these ends, and with the method's reply when there is none left. */
 export class Fake {
@@ -65,6 +66,9 @@ export class Fake {
       const metadata = new Metadata();
       if (end.hint !== undefined) {
         metadata.set("retry-after-ms", end.hint);
+      }
+      if (end.reason !== undefined) {
+        metadata.set("reason", end.reason);
       }
       answer({ ...end, metadata });
     } else if (path.endsWith("SendBonusBatch")) {

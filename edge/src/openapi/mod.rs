@@ -180,6 +180,10 @@ fn error_schema() -> Value {
         "properties": {
             "code": { "type": "string", "enum": ERROR_CODES.map(code_name) },
             "message": { "type": "string" },
+            "reason": {
+                "type": "string",
+                "description": "Where the code has several reasons, a word for the one that it has: `user_frozen`.",
+            },
             "retry_after_ms": {
                 "type": "integer", "minimum": 0,
                 "description": "Not before so many milliseconds. Also as header `retry-after`, in seconds.",

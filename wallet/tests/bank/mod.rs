@@ -4,7 +4,7 @@
 use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use windfall_config::LiveRules;
@@ -55,6 +55,8 @@ pub struct Books {
     pub payouts: BTreeMap<String, Vec<i64>>,
     /// What the payout says, where it does not pay.
     pub payout: Option<WithdrawalOutcome>,
+    /// Users whom operators have frozen.
+    pub frozen: BTreeSet<i64>,
     /// What grants answer, where it is not money.
     pub grants: BTreeMap<String, GrantReply>,
     /// Order numbers of every event that was granted.
@@ -119,6 +121,9 @@ impl Books {
                 WithdrawalOutcome::Paid => WithdrawalOutcome::AlreadyPaid,
                 other => other.clone(),
             };
+        }
+        if self.frozen.contains(&order.user_id) {
+            return WithdrawalOutcome::Frozen;
         }
         let key = (order.user_id, order.bonus_type.clone());
         let balance = self.balances.get(&key).copied().unwrap_or_default();

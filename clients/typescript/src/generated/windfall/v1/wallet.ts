@@ -742,8 +742,8 @@ export const WalletService = {
   /**
    * Withdraws, once for a withdrawal id; before that, tokens that have not arrived and are VALID are credited as far as
    * the balance needs them. Types that a downstream pays cannot be withdrawn, nor what a fuse holds back be credited.
-   * Errors: INVALID_ARGUMENT; FAILED_PRECONDITION (too little money, or operators have frozen the user: nothing was kept,
-   * the id may be used again);
+   * Errors: INVALID_ARGUMENT; FAILED_PRECONDITION (nothing was kept, the id may be used again: too little money, or operators
+   * have frozen the user, which the metadata `reason: user_frozen` says, in JSON the field `reason`);
    * ALREADY_EXISTS (the id was used for another user, type or amount); UNAVAILABLE (ask again with the same id).
    */
   withdraw: {
@@ -768,8 +768,8 @@ export interface WalletServer extends UntypedServiceImplementation {
   /**
    * Withdraws, once for a withdrawal id; before that, tokens that have not arrived and are VALID are credited as far as
    * the balance needs them. Types that a downstream pays cannot be withdrawn, nor what a fuse holds back be credited.
-   * Errors: INVALID_ARGUMENT; FAILED_PRECONDITION (too little money, or operators have frozen the user: nothing was kept,
-   * the id may be used again);
+   * Errors: INVALID_ARGUMENT; FAILED_PRECONDITION (nothing was kept, the id may be used again: too little money, or operators
+   * have frozen the user, which the metadata `reason: user_frozen` says, in JSON the field `reason`);
    * ALREADY_EXISTS (the id was used for another user, type or amount); UNAVAILABLE (ask again with the same id).
    */
   withdraw: handleUnaryCall<WithdrawRequest, WithdrawReply>;
@@ -800,8 +800,8 @@ export interface WalletClient extends Client {
   /**
    * Withdraws, once for a withdrawal id; before that, tokens that have not arrived and are VALID are credited as far as
    * the balance needs them. Types that a downstream pays cannot be withdrawn, nor what a fuse holds back be credited.
-   * Errors: INVALID_ARGUMENT; FAILED_PRECONDITION (too little money, or operators have frozen the user: nothing was kept,
-   * the id may be used again);
+   * Errors: INVALID_ARGUMENT; FAILED_PRECONDITION (nothing was kept, the id may be used again: too little money, or operators
+   * have frozen the user, which the metadata `reason: user_frozen` says, in JSON the field `reason`);
    * ALREADY_EXISTS (the id was used for another user, type or amount); UNAVAILABLE (ask again with the same id).
    */
   withdraw(

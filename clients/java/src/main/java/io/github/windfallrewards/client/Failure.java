@@ -11,10 +11,13 @@ import io.grpc.StatusRuntimeException;
  *     connection that is reset "to calm down" is a RESOURCE_EXHAUSTED of a call that may be done
  * @param wasSent whether anything of the call may have reached a server
  * @param retryAfterMs the wait that a server asks for, or null. It also promises that nothing was done
+ * @param reason the server's word for why, where the code has several reasons, or null
  */
-record Failure(Status.Code code, String message, boolean isOfServer, boolean wasSent, Long retryAfterMs) {
+record Failure(
+        Status.Code code, String message, boolean isOfServer, boolean wasSent, Long retryAfterMs, String reason) {
     private static final Metadata.Key<String> RETRY_AFTER_MS =
             Metadata.Key.of("retry-after-ms", Metadata.ASCII_STRING_MARSHALLER);
+    private static final Metadata.Key<String> REASON = Metadata.Key.of("reason", Metadata.ASCII_STRING_MARSHALLER);
 
     static Failure of(StatusRuntimeException error, Sighting seen) {
         String message = error.getStatus().getDescription() == null ? "" : error.getStatus().getDescription();
@@ -23,17 +26,18 @@ record Failure(Status.Code code, String message, boolean isOfServer, boolean was
         String hint = error.getTrailers() == null ? null : error.getTrailers().get(RETRY_AFTER_MS);
         boolean isHint = isOfServer && hint != null && hint.matches("[0-9]{1,9}");
         Long retryAfterMs = isHint ? Long.valueOf(hint) : null;
-        return new Failure(error.getStatus().getCode(), message, isOfServer, seen.wasSent(), retryAfterMs);
+        String reason = isOfServer && error.getTrailers() != null ? error.getTrailers().get(REASON) : null;
+        return new Failure(error.getStatus().getCode(), message, isOfServer, seen.wasSent(), retryAfterMs, reason);
     }
 
     /** There was no connection to send the call over. */
     static Failure neverSent(String message) {
-        return new Failure(Status.Code.UNAVAILABLE, message, false, false, null);
+        return new Failure(Status.Code.UNAVAILABLE, message, false, false, null, null);
     }
 
     /** Final: the call was not made. */
     static Failure ownRefusal(String message) {
-        return new Failure(Status.Code.INVALID_ARGUMENT, message, true, false, null);
+        return new Failure(Status.Code.INVALID_ARGUMENT, message, true, false, null, null);
     }
 
     /** Whether another attempt may get another answer. */
@@ -59,7 +63,7 @@ record Failure(Status.Code code, String message, boolean isOfServer, boolean was
         if (inDoubt && isCertain) {
             return unanswered();
         }
-        return isOfServer ? this : new Failure(Status.Code.UNAVAILABLE, message, false, wasSent, null);
+        return isOfServer ? this : new Failure(Status.Code.UNAVAILABLE, message, false, wasSent, null, null);
     }
 
     /**
@@ -71,6 +75,6 @@ record Failure(Status.Code code, String message, boolean isOfServer, boolean was
             return this;
         }
         String text = "an earlier attempt was not answered; the last one: " + code + ": " + message;
-        return new Failure(Status.Code.UNAVAILABLE, text, false, true, null);
+        return new Failure(Status.Code.UNAVAILABLE, text, false, true, null, null);
     }
 }

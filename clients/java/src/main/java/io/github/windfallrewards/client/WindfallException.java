@@ -7,6 +7,8 @@ import java.time.Duration;
 /** A call was not answered with a result. Its {@link #kind()} says what to do next. */
 public final class WindfallException extends RuntimeException {
     private static final long serialVersionUID = 1;
+    /** The reason of a withdrawal's FAILED_PRECONDITION that is not about the balance. */
+    private static final String USER_FROZEN = "user_frozen";
 
     private final Kind kind;
     private final Duration retryAfter;
@@ -46,6 +48,8 @@ public final class WindfallException extends RuntimeException {
         BUSY,
         /** The balance is too small for the withdrawal. Nothing was kept; the id may be used again. */
         TOO_LITTLE,
+        /** Two operators have frozen the user. Nothing was kept; the id may be used again when they have thawed the user. */
+        FROZEN,
         /** The withdrawal's id was used for another user, type or amount. Take another one. */
         TAKEN,
         /** Whether it was done is not known. Make the same call again, with the same order number or id. */
@@ -76,7 +80,9 @@ public final class WindfallException extends RuntimeException {
         return switch (failure.code()) {
             case INVALID_ARGUMENT, OUT_OF_RANGE, NOT_FOUND, UNIMPLEMENTED -> as(Kind.REFUSED, failure);
             case UNAUTHENTICATED, PERMISSION_DENIED -> as(Kind.DENIED, failure);
-            case FAILED_PRECONDITION -> as(Kind.TOO_LITTLE, failure);
+            // Services of earlier releases name no reason, for a frozen user neither.
+            case FAILED_PRECONDITION ->
+                    as(USER_FROZEN.equals(failure.reason()) ? Kind.FROZEN : Kind.TOO_LITTLE, failure);
             case ALREADY_EXISTS -> as(Kind.TAKEN, failure);
             default -> as(Kind.UNANSWERED, failure);
         };
@@ -95,7 +101,7 @@ public final class WindfallException extends RuntimeException {
     /** What the failure of one request of an answered batch means for it: nothing was taken. */
     static WindfallException ofPart(SendBonusFailure said) {
         Status.Code code = Status.fromCodeValue(said.getCode()).getCode();
-        Failure failure = new Failure(code, said.getMessage(), true, true, 0L);
+        Failure failure = new Failure(code, said.getMessage(), true, true, 0L, null);
         WindfallException error = ofSend(failure);
         if (said.getRetryable() == error.isWorthRetrying()) {
             return error;

@@ -1,6 +1,7 @@
 package io.github.windfallrewards.client;
 
 import static io.github.windfallrewards.client.Fake.HANGS;
+import static io.github.windfallrewards.client.Fake.because;
 import static io.github.windfallrewards.client.Fake.hinted;
 import static io.github.windfallrewards.client.Fake.said;
 import static org.junit.jupiter.api.Assertions.assertEquals;
@@ -124,7 +125,8 @@ class ConnectionTest {
                 said(Code.INVALID_ARGUMENT), Kind.REFUSED, said(Code.PERMISSION_DENIED), Kind.DENIED,
                 said(Code.FAILED_PRECONDITION), Kind.TOO_LITTLE, said(Code.ALREADY_EXISTS), Kind.TAKEN,
                 said(Code.INTERNAL), Kind.UNANSWERED, said(Code.RESOURCE_EXHAUSTED), Kind.UNANSWERED,
-                hinted(Code.UNAVAILABLE), Kind.UNANSWERED);
+                hinted(Code.UNAVAILABLE), Kind.UNANSWERED,
+                because("user_frozen"), Kind.FROZEN, because("of_a_later_release"), Kind.TOO_LITTLE);
         known.forEach((end, kind) -> {
             fake.say(end);
             WindfallException error = failed(() -> wallet.withdraw(USER, WithdrawRequest.getDefaultInstance()));

@@ -36,11 +36,12 @@ import java.util.function.Function;
 
 /** Answers every call with the next of its ends, and with the method's reply when there is none left. */
 final class Fake implements ServerInterceptor, AutoCloseable {
-    /** How a call ends: it hangs where there is no code, or is answered with a status, with a hint or without. */
-    record End(Status.Code code, String message, String hint) {}
+    /** How a call ends: it hangs where there is no code, or is answered with a status, with a hint and a reason or without. */
+    record End(Status.Code code, String message, String hint, String reason) {}
 
-    static final End HANGS = new End(null, null, null);
+    static final End HANGS = new End(null, null, null, null);
     private static final Metadata.Key<String> HINT = Metadata.Key.of("retry-after-ms", Metadata.ASCII_STRING_MARSHALLER);
+    private static final Metadata.Key<String> REASON = Metadata.Key.of("reason", Metadata.ASCII_STRING_MARSHALLER);
     private static final Map<String, Object> REPLIES = Map.of(
             "windfall.v1.Send/SendBonus", SendBonusReply.newBuilder().setToken("token").build(),
             "windfall.v1.Tokens/ListTokens", ListTokensReply.getDefaultInstance(),
@@ -70,11 +71,15 @@ final class Fake implements ServerInterceptor, AutoCloseable {
     }
 
     static End said(Status.Code code) {
-        return new End(code, "w", null);
+        return new End(code, "w", null, null);
     }
 
     static End hinted(Status.Code code) {
-        return new End(code, "later", "7");
+        return new End(code, "later", "7", null);
+    }
+
+    static End because(String reason) {
+        return new End(Status.Code.FAILED_PRECONDITION, "w", null, reason);
     }
 
     String endpoint() {
@@ -133,6 +138,9 @@ final class Fake implements ServerInterceptor, AutoCloseable {
         if (end != null) {
             if (end.hint() != null) {
                 trailers.put(HINT, end.hint());
+            }
+            if (end.reason() != null) {
+                trailers.put(REASON, end.reason());
             }
             call.close(end.code().toStatus().withDescription(end.message()), trailers);
             return;
