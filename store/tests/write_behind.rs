@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 use windfall_conformance::tokens::{self as conformance, Fixture};
 use windfall_contract::tokens::{self, NEVER, StoredToken, TokenKey, TokenPut, TokenStore, Unavailable};
 use windfall_store::embedded::{EmbeddedStore, EmbeddedStoreOptions};
-use windfall_store::write_behind::{WriteBehind, WriteBehindOptions};
+use windfall_store::write_behind::{WriteBehind, WriteBehindCounts, WriteBehindOptions};
 
 const LONG_MS: u64 = 3_600_000;
 
@@ -390,4 +390,35 @@ async fn nothing_is_dropped_at_a_modest_rate() {
         let is_credited = user_id % 4 == 0 || (user_id % 4 == 1 && user_id < USERS - 5_000);
         assert_eq!(store.has(user_id, "a").await, !is_credited, "{user_id}");
     }
+}
+
+/// A process that serves dropped tokens, and no metric said so. Each count has a place of its own.
+#[test]
+fn every_count_is_exported() {
+    let counts = WriteBehindCounts {
+        waiting: 1,
+        written: 2,
+        cancelled: 3,
+        dropped: 4,
+        removed: 5,
+        given_up: 6,
+        spilled_chunks: 7,
+        failures: 8,
+    };
+    let mut seen = Vec::new();
+    for metric in WriteBehindCounts::METRICS {
+        let name = metric.name.strip_prefix("windfall_token_write_behind_").unwrap();
+        (metric.read)(&counts, &mut |state, value| seen.push(format!("{name} {state:?} {value}")));
+    }
+    let expected = [
+        "waiting_tokens [] 1",
+        r#"tokens_total ["written"] 2"#,
+        r#"tokens_total ["cancelled"] 3"#,
+        r#"tokens_total ["dropped"] 4"#,
+        r#"removals_total ["removed"] 5"#,
+        r#"removals_total ["given_up"] 6"#,
+        "spilled_chunks_total [] 7",
+        "errors_total [] 8",
+    ];
+    assert_eq!(seen, expected);
 }

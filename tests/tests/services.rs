@@ -82,6 +82,12 @@ fn a_reward_is_sent_proved_credited_and_withdrawn() {
     assert_eq!(code(&withdraw("w-1", 1)), (409, "ALREADY_EXISTS"));
     assert_eq!(code(&withdraw("w-2", 89)).1, "FAILED_PRECONDITION");
     assert_eq!(ok(withdraw("w-2", 88))["outcome"], "WITHDRAW_OUTCOME_TO_PAY_OUT", "its id was not used up");
+    // Tokens that the store does not take are dropped, which the process has to show.
+    let key = [("authorization", format!("Bearer {}", service.keys["operator"]))];
+    let metrics = service.send("GET", "/metrics", &key, b"");
+    let dropped = "windfall_token_write_behind_tokens_total{state=\"dropped\"} 0";
+    let metrics = metrics.body.as_str().unwrap_or_default();
+    assert!(metrics.lines().any(|line| line.starts_with(dropped)), "{metrics}");
     let ended = service.stop();
     assert_eq!(ended.code, Some(0), "{ended}");
 }

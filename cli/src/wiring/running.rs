@@ -32,6 +32,7 @@ use windfall_reward_service::{
     AsyncGrants, Fuses, ResumeOptions, Resumer, RewardHandle, RewardOptions, RewardService, RulesInForce,
 };
 use windfall_sdk::{Inherited, Sdk, SdkOptions, SdkParts, Signer};
+use windfall_store::write_behind::WriteBehindCounts;
 use windfall_token::KeyRing;
 use windfall_token_service::{KeyRingVerifier, TokenOptions, TokenParts};
 use windfall_wallet::{Wallet, WalletParts};
@@ -340,6 +341,11 @@ impl Wiring {
     /// Tokens dropped from the store because their reward was credited, and removals given up.
     pub fn tokens_dropped(&self) -> (u64, u64) {
         self.token_drop.as_ref().map_or((0, 0), TokenDrop::counts)
+    }
+
+    /// Reads what the table in front of the token store has counted; none where this process credits no rewards.
+    pub fn read_write_behind(&self) -> Option<impl Fn() -> WriteBehindCounts + Send + Sync + use<>> {
+        self.token_drop.as_ref().map(TokenDrop::read_counts)
     }
 
     /// Closes the parts in the order of an event's path, within `deadline` in all: scheduler, SDKs, consumers, queues,

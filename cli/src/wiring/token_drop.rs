@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use windfall_contract::tokens::TokenStore;
 use windfall_reward_service::GrantObserver;
-use windfall_store::write_behind::{WriteBehind, WriteBehindOptions};
+use windfall_store::write_behind::{WriteBehind, WriteBehindCounts, WriteBehindOptions};
 
 /// How long a token waits for the credit of its reward before it is written to a store that only this process uses:
 /// longer than a reward takes that is not held up, and shorter than a person would notice.
@@ -42,6 +42,12 @@ impl TokenDrop {
     pub fn counts(&self) -> (u64, u64) {
         let counts = self.tokens.counts();
         (counts.removed, counts.given_up)
+    }
+
+    /// Reads what the table has counted, for the metrics.
+    pub fn read_counts(&self) -> impl Fn() -> WriteBehindCounts + Send + Sync + use<> {
+        let tokens = Arc::clone(&self.tokens);
+        move || tokens.counts()
     }
 
     /// Writes and removes what waits if the store takes it, and ends.

@@ -16,11 +16,11 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use serde::Deserialize;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use windfall_contract::Clock;
+use windfall_contract::{Clock, declare_metrics};
 use windfall_edge::GuardedCall;
 
 /// The group that executors register in; the other one, `ADMIN`, is of schedulers.
@@ -40,47 +40,29 @@ pub(super) struct Api {
     pub(super) counters: Counters,
 }
 
-/// What the server counts.
-#[derive(Default)]
-pub(super) struct Counters {
-    registrations: AtomicU64,
-    removals: AtomicU64,
-    reports: AtomicU64,
-    results: AtomicU64,
-    wrong_tokens: AtomicU64,
-    bad_calls: AtomicU64,
-    failed_calls: AtomicU64,
-}
-
-/// What a server counted since it was started.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct ServerStats {
-    /// Registrations that were taken; each executor makes one in 30 seconds.
-    pub registrations: u64,
-    /// Executors that took their leave.
-    pub removals: u64,
-    /// Reports that were taken.
-    pub reports: u64,
-    /// The results in them, repeated ones included.
-    pub results: u64,
-    /// Calls with another access token, or without one.
-    pub wrong_tokens: u64,
-    /// Calls that could not be read, or name an address that is not allowed.
-    pub bad_calls: u64,
-    /// Calls that could be read and were not done. Executors repeat them.
-    pub failed_calls: u64,
-}
-
-impl Counters {
-    pub(super) fn snapshot(&self) -> ServerStats {
-        ServerStats {
-            registrations: self.registrations.load(Relaxed),
-            removals: self.removals.load(Relaxed),
-            reports: self.reports.load(Relaxed),
-            results: self.results.load(Relaxed),
-            wrong_tokens: self.wrong_tokens.load(Relaxed),
-            bad_calls: self.bad_calls.load(Relaxed),
-            failed_calls: self.failed_calls.load(Relaxed),
+declare_metrics! {
+    /// What a server counted since it was started.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub struct ServerStats counted by Counters {
+        counter "windfall_jobs_xxl_calls_total" ["answer"]
+        "Calls of executors that speak the protocol of XXL-JOB, by what became of them" {
+            /// Registrations that were taken; each executor makes one in 30 seconds.
+            pub registrations: u64 as "registered",
+            /// Executors that took their leave.
+            pub removals: u64 as "removed",
+            /// Reports that were taken.
+            pub reports: u64 as "reported",
+            /// Calls with another access token, or without one.
+            pub wrong_tokens: u64 as "wrong_token",
+            /// Calls that could not be read, or name an address that is not allowed.
+            pub bad_calls: u64 as "bad",
+            /// Calls that could be read and were not done. Executors repeat them.
+            pub failed_calls: u64 as "failed",
+        }
+        counter "windfall_jobs_xxl_results_total"
+        "Results of runs that executors of XXL-JOB have reported, repeated ones included" {
+            /// The results in the reports that were taken, repeated ones included.
+            pub results: u64,
         }
     }
 }

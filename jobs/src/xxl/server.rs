@@ -133,13 +133,13 @@ impl XxlServer {
 
     /// What it counted since it was started.
     pub fn stats(&self) -> ServerStats {
-        self.api.counters.snapshot()
+        self.api.counters.read()
     }
 
     /// Reads what it counted, for as long as anybody asks.
     pub fn read_stats(&self) -> impl Fn() -> ServerStats + Send + Sync + use<> {
         let api = Arc::clone(&self.api);
-        move || api.counters.snapshot()
+        move || api.counters.read()
     }
 
     /// What its port counts.

@@ -41,6 +41,7 @@ use table::{Bounds, Table, Taken};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
+use windfall_contract::declare_metrics;
 use windfall_contract::tokens::{StoredToken, TokenKey, TokenPut, TokenStore, Unavailable};
 
 /// The pause between two looks at waiting tokens; also long enough to gather a batch of removals.
@@ -87,25 +88,42 @@ impl Default for WriteBehindOptions {
     }
 }
 
-/// Counters since the start.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct WriteBehindCounts {
-    /// Tokens in the table.
-    pub waiting: usize,
-    /// Tokens that the store took.
-    pub written: u64,
-    /// Tokens that were never written because their rewards were credited before.
-    pub cancelled: u64,
-    /// Removals that the store took, whether it had the token or not.
-    pub removed: u64,
-    /// Removals given up because too many waited, or because the store was down at the end.
-    pub given_up: u64,
-    /// Tokens that were not written because the store was down at the end, or could not be read back from disk.
-    pub dropped: u64,
-    /// Times that tokens of a chunk, some 250, went to disk.
-    pub spilled_chunks: u64,
-    /// Calls that the store refused.
-    pub failures: u64,
+declare_metrics! {
+    /// What a table has counted since its start.
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+    pub struct WriteBehindCounts {
+        gauge "windfall_token_write_behind_waiting_tokens"
+        "Tokens that wait in front of the token store" {
+            /// Tokens in the table.
+            pub waiting: usize,
+        }
+        counter "windfall_token_write_behind_tokens_total" ["state"]
+        "Tokens that waited in front of the token store: written, cancelled because their reward was credited before, or dropped because the store was down when the process closed or the disk did not give them back" {
+            /// Tokens that the store took.
+            pub written: u64 as "written",
+            /// Tokens that were never written because their rewards were credited before.
+            pub cancelled: u64 as "cancelled",
+            /// Tokens that were not written because the store was down at the end, or could not be read back from disk.
+            pub dropped: u64 as "dropped",
+        }
+        counter "windfall_token_write_behind_removals_total" ["state"]
+        "Tokens of credited rewards whose removal the token store took, whether it had them or not, or was given up because too many waited or the store was down when the process closed" {
+            /// Removals that the store took, whether it had the token or not.
+            pub removed: u64 as "removed",
+            /// Removals given up because too many waited, or because the store was down at the end.
+            pub given_up: u64 as "given_up",
+        }
+        counter "windfall_token_write_behind_spilled_chunks_total"
+        "Times that some 250 waiting tokens went from memory to disk" {
+            /// Times that tokens of a chunk, some 250, went to disk.
+            pub spilled_chunks: u64,
+        }
+        counter "windfall_token_write_behind_errors_total"
+        "Batches of waiting tokens or removals that the token store did not take; they are tried again until the process closes" {
+            /// Calls that the store refused.
+            pub failures: u64,
+        }
+    }
 }
 
 /// The table and the task that empties it. A [`TokenStore`] itself.

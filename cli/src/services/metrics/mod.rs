@@ -31,6 +31,7 @@ use windfall_scheduler::{
     AddQueueStats, BackfillStats, DispatchStats, TargetStats, TenantStats, Timers, TimersStats,
 };
 use windfall_sdk::{Sdk, SdkStats};
+use windfall_store::write_behind::WriteBehindCounts;
 use windfall_token_service::{KeyRingVerifier, TokenStats};
 use windfall_wallet::{Wallet, WalletStats};
 
@@ -42,6 +43,8 @@ type ReadLives = Arc<dyn Fn() -> TopicLives + Send + Sync>;
 
 /// The ports beside that of the services, by name.
 type Ports = Vec<(&'static str, Arc<ListenerCounts>)>;
+/// Reads what the table in front of the token store has counted.
+type ReadWriteBehind = Arc<dyn Fn() -> WriteBehindCounts + Send + Sync>;
 
 /// The parts of a process that have counters. A part that is missing shows no values.
 #[derive(Default)]
@@ -57,6 +60,7 @@ pub struct Sources {
     signing: Option<SigningKeys>,
     rewards: Option<RewardHandle>,
     verifier: Option<KeyRingVerifier>,
+    write_behind: Option<ReadWriteBehind>,
     wallet: Option<Wallet>,
     timers: Option<Timers>,
     add_queue: Option<Arc<AddQueueStats>>,
@@ -88,6 +92,7 @@ impl Sources {
             signing: parts.signing.clone(),
             rewards: parts.rewards.clone(),
             verifier: parts.verifier.clone(),
+            write_behind: parts.read_write_behind().map(|read| Arc::new(read) as _),
             wallet: parts.wallet.clone(),
             far: parts.far.clone(),
             timers: parts.scheduling.as_ref().map(|scheduling| scheduling.timers.clone()),
@@ -161,6 +166,10 @@ pub fn export(metrics: &Metrics, sources: &Sources) {
     let verifier = sources.verifier.clone();
     metrics.export(TokenStats::METRICS, &[], move |each| {
         verifier.iter().for_each(|verifier| each(&[], &verifier.stats()));
+    });
+    let write_behind = sources.write_behind.clone();
+    metrics.export(WriteBehindCounts::METRICS, &[], move |each| {
+        write_behind.iter().for_each(|read| each(&[], &read()));
     });
     let wallet = sources.wallet.clone();
     metrics.export(WalletStats::METRICS, &[], move |each| {

@@ -208,6 +208,7 @@ pub(super) fn approval_does_not_begin_while_an_old_process_runs(place: &dyn Plac
         source_failure: None,
         stages: Some(true),
         staged: None,
+        guards: Vec::new(),
         knows_approval: false,
     };
     store.report(&old).map_err(said)?;
