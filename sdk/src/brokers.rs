@@ -1,13 +1,23 @@
 //! The brokers that an SDK can be built with. A driver costs nothing unless its feature is on.
+//!
+//! Each driver's crate is here as a module, with whatever its options name: `kafka::Sasl` and `kafka::Secret` are the
+//! credentials for Kafka, `rocketmq::Secret` is for RocketMQ. A driver of your own implements [`Broker`], whose other types are
+//! in [`contract::broker`](crate::contract::broker).
 
 pub use windfall_contract::broker::{Broker, OpenError};
 
 #[cfg(feature = "embedded")]
+pub use windfall_queue_embedded as embedded;
+#[cfg(feature = "embedded")]
 pub use windfall_queue_embedded::{EmbeddedBroker, EmbeddedOptions};
+#[cfg(feature = "kafka")]
+pub use windfall_queue_kafka as kafka;
 #[cfg(feature = "kafka")]
 pub use windfall_queue_kafka::TlsOptions;
 #[cfg(feature = "kafka")]
 pub use windfall_queue_kafka::{KafkaBroker, KafkaOptions};
+#[cfg(feature = "rocketmq")]
+pub use windfall_queue_rocketmq as rocketmq;
 #[cfg(all(feature = "rocketmq", not(feature = "kafka")))]
 pub use windfall_queue_rocketmq::TlsOptions;
 #[cfg(feature = "rocketmq")]

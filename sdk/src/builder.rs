@@ -120,7 +120,7 @@ impl SdkBuilder {
         self.kafka_with(name, crate::brokers::KafkaOptions::at(bootstrap_servers))
     }
 
-    /// [`kafka`](Self::kafka) with TLS, credentials and other options.
+    /// [`kafka`](Self::kafka) with TLS, credentials ([`Sasl`](crate::brokers::kafka::Sasl)) and other options.
     #[cfg(feature = "kafka")]
     pub fn kafka_with(self, name: impl Into<String>, options: crate::brokers::KafkaOptions) -> Self {
         self.source(name, BrokerSource::Kafka(Box::new(options)))
@@ -134,7 +134,8 @@ impl SdkBuilder {
         self.rocketmq_with(name, crate::brokers::RocketOptions { endpoints, ..Default::default() })
     }
 
-    /// [`rocketmq`](Self::rocketmq) with several proxies, TLS, credentials and other options.
+    /// [`rocketmq`](Self::rocketmq) with several proxies, TLS, credentials (a [`Secret`](crate::brokers::rocketmq::Secret)) and
+    /// other options.
     #[cfg(feature = "rocketmq")]
     pub fn rocketmq_with(self, name: impl Into<String>, options: crate::brokers::RocketOptions) -> Self {
         self.source(name, BrokerSource::RocketMq(Box::new(options)))

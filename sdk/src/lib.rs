@@ -70,6 +70,7 @@ pub use stats::SdkStats;
 
 pub use windfall_config as config;
 pub use windfall_config::{FileSource, LiveRules};
+pub use windfall_contract as contract;
 pub use windfall_contract::Clock;
 pub use windfall_contract::tokens::TokenStore;
 pub use windfall_proto as proto;

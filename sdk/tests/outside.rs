@@ -1,4 +1,5 @@
-//! The README's example, in a crate outside the workspace whose only dependency is the SDK.
+//! The README's example, and what a cluster with credentials takes, in a crate outside the workspace whose only dependency is
+//! the SDK.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 use std::fs;
@@ -6,6 +7,41 @@ use std::path::Path;
 use std::process::Command;
 
 const LINES_MAX: usize = 15;
+
+/// A sender to a cluster that asks for a password, and what callers of a broker and of a token store have to name.
+const CREDENTIALS: &str = r#"
+use std::sync::Arc;
+use windfall_sdk::brokers::kafka::{Compression, Mechanism, Sasl, Secret};
+use windfall_sdk::brokers::{Broker, KafkaOptions, TlsOptions};
+use windfall_sdk::contract::broker::{DeliverySink, OpenError, Producer};
+use windfall_sdk::contract::tokens::{TokenPut, TokenStore, Unavailable};
+use windfall_sdk::{Sdk, SdkBuilder};
+
+fn builder(password: String) -> SdkBuilder {
+    let password = Secret(password);
+    let sasl = Sasl { mechanism: Mechanism::ScramSha512, username: "sender".into(), password };
+    let options = KafkaOptions {
+        bootstrap_servers: "kafka-0:9093".into(),
+        tls: Some(TlsOptions::default()),
+        sasl: Some(sasl),
+        compression: Compression::Zstd,
+        ..KafkaOptions::default()
+    };
+    Sdk::builder("windfall").kafka_with("a", options)
+}
+
+fn open(broker: Arc<dyn Broker>, sink: Arc<dyn DeliverySink>) -> Result<Arc<dyn Producer>, OpenError> {
+    broker.producer("topic", sink)
+}
+
+async fn put(store: Arc<dyn TokenStore>, tokens: Vec<TokenPut>) -> Result<(), Unavailable> {
+    store.put(&tokens).await
+}
+
+fn main() {
+    drop((builder(String::new()), open, put));
+}
+"#;
 
 /// The first block of Rust after this heading.
 fn example(page: &str, heading: &str) -> String {
@@ -15,7 +51,7 @@ fn example(page: &str, heading: &str) -> String {
 }
 
 #[test]
-fn the_readme_compiles_with_the_sdk_as_the_one_dependency() {
+fn the_readme_and_credentials_compile_with_the_sdk_as_the_one_dependency() {
     let sdk = Path::new(env!("CARGO_MANIFEST_DIR"));
     let root = sdk.parent().unwrap();
     let code = example(&fs::read_to_string(root.join("README.md")).unwrap(), "## The SDK in 15 lines");
@@ -32,8 +68,9 @@ fn the_readme_compiles_with_the_sdk_as_the_one_dependency() {
     );
     fs::write(outside.path().join("Cargo.toml"), manifest).unwrap();
     fs::copy(root.join("Cargo.lock"), outside.path().join("Cargo.lock")).unwrap();
-    fs::create_dir(outside.path().join("src")).unwrap();
+    fs::create_dir_all(outside.path().join("src/bin")).unwrap();
     fs::write(outside.path().join("src/main.rs"), code).unwrap();
+    fs::write(outside.path().join("src/bin/credentials.rs"), CREDENTIALS).unwrap();
 
     // target/debug/deps/outside-…
     let target = std::env::current_exe().unwrap().ancestors().nth(3).unwrap().to_owned();
