@@ -26,6 +26,11 @@ pub use windfall_queue_rocketmq::{RocketBroker, RocketOptions};
 use std::sync::Arc;
 
 /// How `build` opens a broker that the builder was given.
+///
+/// The binary chooses among the same drivers in `cli/src/drivers/brokers.rs`. The two stay apart: the binary reads its choice from
+/// an options file and refuses a driver that it was built without by an error, while the builder lacks the method of such a
+/// driver. Neither crate can use the other's choice: whoever links the SDK does not link the binary, and the binary opens brokers
+/// in processes that have no SDK.
 pub(crate) enum BrokerSource {
     /// A broker that the caller has opened.
     Opened(Arc<dyn Broker>),

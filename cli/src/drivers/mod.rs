@@ -1,4 +1,5 @@
-//! The one place where drivers are opened: brokers, token store, ledger, slot store and live rules, embedded or on real servers.
+//! The one place where this binary opens drivers: brokers, token store, ledger, slot store and live rules, embedded or on real
+//! servers. The SDK's builder opens brokers itself (`sdk/src/brokers.rs`), for services that link it and not this binary.
 //!
 //! An options file of a role and a demo's command line both come down to the same choices: [`BrokerAt`], [`TokensAt`],
 //! [`LedgerAt`], [`RulesAt`]; a role also has [`SlotsAt`], where timers wait, and [`JobsAt`], where the jobs of
