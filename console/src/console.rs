@@ -5,7 +5,7 @@ use crate::assets::Assets;
 use crate::door::{AtDoor, ROOT};
 use crate::flow::{Flow, Scraped};
 use crate::options::{ConsoleOptions, OptionError, RulesRight, SCRAPE_TIMEOUT};
-use crate::rules::RulesDesk;
+use crate::rules::RulesEditor;
 use crate::session::Sessions;
 use crate::upstream::Upstream;
 use bytes::Bytes;
@@ -83,7 +83,7 @@ pub(crate) struct Inner {
     pub(crate) sessions: Sessions,
     pub(crate) assets: Assets,
     pub(crate) flow: Flow,
-    pub(crate) rules: Option<RulesDesk>,
+    pub(crate) rules: Option<RulesEditor>,
     own: Option<Metrics>,
     pub(crate) upstreams: Vec<Upstream>,
     /// The console's own key, for its scrapes.
@@ -123,7 +123,7 @@ impl Console {
         }
         let (right, clock) = (options.rules_right(), parts.clock);
         let rules = parts.rules.filter(|_| right != RulesRight::None);
-        let rules = rules.map(|store| RulesDesk::new(store, parts.brokers, clock.clone()));
+        let rules = rules.map(|store| RulesEditor::new(store, parts.brokers, clock.clone()));
         Ok(Self(Arc::new(Inner {
             access: parts.access,
             tenant: parts.tenant,

@@ -22,7 +22,7 @@ const HISTORY_MAX: usize = 100;
 
 /// The rules, as far as the console may see and change them.
 #[derive(Clone)]
-pub(crate) struct RulesDesk {
+pub(crate) struct RulesEditor {
     pub(crate) store: Arc<dyn ChangeRules>,
     known_brokers: Option<Arc<[String]>>,
     /// Held by the threads themselves: a request that ends leaves its look running.
@@ -57,7 +57,7 @@ pub(crate) enum Wanted {
     },
 }
 
-impl RulesDesk {
+impl RulesEditor {
     pub(crate) fn new(store: Arc<dyn ChangeRules>, known_brokers: Option<Vec<String>>, clock: Clock) -> Self {
         let at_work = Arc::new(Semaphore::new(AT_ONCE));
         Self { store, known_brokers: known_brokers.map(Arc::from), at_work, clock }

@@ -1,7 +1,7 @@
 //! A change of the rules that some processes try first: what would be staged, and its steps: stage, promote, abort.
 
 use crate::answer::Refused;
-use crate::rules::{By, RulesDesk, conflict, not_set, problem, told, unreadable};
+use crate::rules::{By, RulesEditor, conflict, not_set, problem, told, unreadable};
 use http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -73,7 +73,7 @@ enum NotMade {
     Stage(StageError),
 }
 
-impl RulesDesk {
+impl RulesEditor {
     /// What would be staged and for whom, or everything that is wrong with it.
     pub(crate) async fn check_wish(&self, wish: Wish) -> Result<Value, Refused> {
         let looked = self.blocking(move |own| own.ready(&wish, own.clock.unix_ms())).await?;
@@ -189,8 +189,8 @@ pub(crate) fn staged(rules: &Rules, staged: &Staged, reports: &[ProcessStatus], 
 
 impl Wish {
     /// The rules that are wanted, if they were made from those in force.
-    fn rules(&self, desk: &RulesDesk, current: u64) -> Result<Rules, NotMade> {
-        let rules = desk.rules_of(&self.text).map_err(NotMade::Wanted)?;
+    fn rules(&self, editor: &RulesEditor, current: u64) -> Result<Rules, NotMade> {
+        let rules = editor.rules_of(&self.text).map_err(NotMade::Wanted)?;
         match [self.based_on, rules.version].into_iter().find(|based_on| *based_on != current) {
             Some(based_on) => Err(NotMade::Version { based_on, current }),
             None => Ok(rules),

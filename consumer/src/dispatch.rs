@@ -383,7 +383,7 @@ impl Dispatch {
             }
             self.arriving.pop_front();
         }
-        self.stats.records_in_hand.set(self.flow.table.len() as u64);
+        self.stats.records_in_flight.set(self.flow.table.len() as u64);
     }
 
     fn wake_ns(&self, now_ns: u64) -> u64 {

@@ -264,7 +264,7 @@ declare_metrics! {
         gauge "windfall_consumer_in_flight_records"
         "Records in flight in this consumer" {
             /// Records in flight, now.
-            pub records_in_hand: Count,
+            pub records_in_flight: Count,
         }
         gauge "windfall_granting_events"
         "Events in grant calls that have not answered" {

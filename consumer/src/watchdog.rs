@@ -19,7 +19,7 @@ pub(crate) fn look(flow: &mut Flow, now_ns: u64) {
     stats.window_depth.set(overview.depth);
     let oldest_ns = overview.oldest_since_ns.map_or(0, |since_ns| now_ns.saturating_sub(since_ns));
     stats.oldest_ms.set(oldest_ns / NS_PER_MS);
-    stats.records_in_hand.set(flow.table.len() as u64);
+    stats.records_in_flight.set(flow.table.len() as u64);
     stats.delayed.set(flow.delay_queue.len() as u64);
     stats.waiting_for_key.set(flow.late_keys.len() as u64);
     stats.waiting_for_hand_over.set(flow.hand_over.len() as u64);

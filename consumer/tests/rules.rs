@@ -487,7 +487,7 @@ async fn while_no_type_can_flow_nothing_is_copied_however_much_waits() {
     }
     scene.wait(60 * SECOND).await;
     assert_eq!(scene.consumer.stats().requeued_all(), 0);
-    let in_flight = scene.consumer.stats().records_in_hand.get();
+    let in_flight = scene.consumer.stats().records_in_flight.get();
     assert!(in_flight < 900, "{in_flight} records: the rest waits in the broker");
     scene.fuse("cash", Fuse::Closed);
     scene.limit("coin", 1_000_000, 1_000);
@@ -581,7 +581,7 @@ async fn malformed_records_that_nobody_takes_are_bounded_in_bytes() {
     }
     scene.wait(SECOND).await;
     // 25 MiB in the topic; 4 MiB of lanes and what stands for them, and one fetch of 4 MiB beyond.
-    let in_flight = scene.consumer.stats().records_in_hand.get();
+    let in_flight = scene.consumer.stats().records_in_flight.get();
     assert!((64..=130).contains(&in_flight), "{in_flight} records of 64 KiB");
     *scene.world.troubles.lock() = Troubles::default();
     scene.world.dead_sink.store(false, Ordering::SeqCst);

@@ -93,7 +93,7 @@ ROWS = [
             ),
             (
                 "Records to topics",
-                "By fate; a breaker that is open counts 1.",
+                "By what became of them; a breaker that is open counts 1.",
                 "ops",
                 [
                     (per_s("windfall_queue_records_total", "topic, fate"), "{{topic}} {{fate}}"),

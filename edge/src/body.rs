@@ -98,7 +98,7 @@ impl Taken {
         self.bytes += bytes;
         room.metrics.body_bytes_in_flight().inc_by(as_gauge(bytes));
         if used > room.bytes_max {
-            let full = Refusal::new(Reason::NoMemory, "too many bytes of bodies are in hand; call again");
+            let full = Refusal::new(Reason::NoMemory, "too many bytes of bodies are in flight; call again");
             return Err(full.retry_after_ms(200));
         }
         Ok(())

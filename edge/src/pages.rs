@@ -19,7 +19,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::body::Body;
 use tonic::{Code, Status};
 
-/// The requests of known visitors in hand at once, until their answers are written or the connection ends.
+/// The requests of known visitors in flight at once, until their answers are written or the connection ends.
 const PLACES: usize = 32;
 /// The bytes of their bodies in memory together.
 const BODIES_BYTES_MAX: usize = 16 << 20;
@@ -34,7 +34,7 @@ pub trait Pages: Send + Sync {
     fn takes(&self, path: &str) -> bool;
 
     /// Decides by the head of a request, before a byte of its body is read. It must not block: it has no place among the
-    /// requests in hand.
+    /// requests in flight.
     fn by_head(&self, head: &Parts, visitor: Visitor) -> ByHead;
 
     /// Answers a request of somebody who was found [`ByHead::Known`]. It may be dropped at any await.
@@ -106,7 +106,7 @@ impl MountedPages {
         let Ok(own_place) = Arc::clone(&self.places).try_acquire_owned() else {
             *waiting = Some(Request::from_parts(head, body));
             let full =
-                Refusal::new(Reason::TooManyCalls, "too many requests for pages are in hand; ask again");
+                Refusal::new(Reason::TooManyCalls, "too many requests for pages are in flight; ask again");
             return Err(full.retry_after_ms(200));
         };
         *place = Some(own_place);

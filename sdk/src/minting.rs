@@ -140,14 +140,14 @@ mod tests {
     const START_MS: u64 = 1_800_000_000_000;
 
     /// A ring's file, and the clock of a sender that follows it.
-    struct Desk {
+    struct Fixture {
         _dir: tempfile::TempDir,
         path: PathBuf,
         file: KeyFile,
         passed_ms: Arc<AtomicU64>,
     }
 
-    impl Desk {
+    impl Fixture {
         /// With key 1, which is old.
         fn new() -> Self {
             let dir = tempfile::tempdir().unwrap();
@@ -203,28 +203,28 @@ mod tests {
 
     #[test]
     fn a_new_primary_key_mints_when_its_ring_has_been_known_long_enough() {
-        let mut desk = Desk::new();
-        let minting = desk.start();
-        desk.add_primary(1);
-        desk.take_over(&minting);
+        let mut fixture = Fixture::new();
+        let minting = fixture.start();
+        fixture.add_primary(1);
+        fixture.take_over(&minting);
         assert_eq!(key(&minting), 1);
-        desk.pass(WAIT_MS / 2);
+        fixture.pass(WAIT_MS / 2);
         // A pending key beside it changes nothing.
-        desk.file.add(Algorithm::HmacSha256, 1).unwrap();
-        desk.take_over(&minting);
-        desk.pass(WAIT_MS / 2 - 1);
+        fixture.file.add(Algorithm::HmacSha256, 1).unwrap();
+        fixture.take_over(&minting);
+        fixture.pass(WAIT_MS / 2 - 1);
         assert_eq!(key(&minting), 1, "a millisecond too early");
-        desk.pass(1);
+        fixture.pass(1);
         assert_eq!(key(&minting), 2);
     }
 
     /// What is minted meanwhile opens by the new ring, which is all that judges have.
     #[test]
     fn the_key_so_far_mints_for_the_new_ring() {
-        let mut desk = Desk::new();
-        let minting = desk.start();
-        desk.add_primary(1);
-        desk.take_over(&minting);
+        let mut fixture = Fixture::new();
+        let minting = fixture.start();
+        fixture.add_primary(1);
+        fixture.take_over(&minting);
         let fields = windfall_token::TokenFields {
             trade_no: "o-1",
             user_id: 7,
@@ -232,61 +232,61 @@ mod tests {
             ..Default::default()
         };
         let token = minting.minter().mint(&fields, START_MS).unwrap();
-        assert!(desk.ring().open(token.as_bytes(), "windfall", 7).is_ok());
+        assert!(fixture.ring().open(token.as_bytes(), "windfall", 7).is_ok());
     }
 
     #[test]
     fn a_newer_primary_key_waits_anew_and_the_one_that_never_minted_is_passed_over() {
-        let mut desk = Desk::new();
-        let minting = desk.start();
-        desk.add_primary(1);
-        desk.take_over(&minting);
-        desk.pass(WAIT_MS - 1);
-        desk.add_primary(1);
-        desk.take_over(&minting);
-        desk.pass(1);
+        let mut fixture = Fixture::new();
+        let minting = fixture.start();
+        fixture.add_primary(1);
+        fixture.take_over(&minting);
+        fixture.pass(WAIT_MS - 1);
+        fixture.add_primary(1);
+        fixture.take_over(&minting);
+        fixture.pass(1);
         assert_eq!(key(&minting), 1);
-        desk.pass(WAIT_MS - 1);
+        fixture.pass(WAIT_MS - 1);
         assert_eq!(key(&minting), 3);
     }
 
     #[test]
     fn a_ring_of_before_ends_the_wait() {
-        let mut desk = Desk::new();
-        let (minting, before) = (desk.start(), desk.ring());
-        desk.add_primary(1);
-        desk.take_over(&minting);
+        let mut fixture = Fixture::new();
+        let (minting, before) = (fixture.start(), fixture.ring());
+        fixture.add_primary(1);
+        fixture.take_over(&minting);
         minting.take_over(&before, &Revocations::default()).unwrap();
-        desk.pass(WAIT_MS);
+        fixture.pass(WAIT_MS);
         assert_eq!(key(&minting), 1);
     }
 
     #[test]
     fn the_new_key_mints_at_once_when_the_key_so_far_cannot() {
-        let mut desk = Desk::new();
-        let minting = desk.start();
-        desk.add_primary(1);
-        desk.take_over(&minting);
-        desk.file.destroy(KeyId(1)).unwrap();
-        desk.take_over(&minting);
+        let mut fixture = Fixture::new();
+        let minting = fixture.start();
+        fixture.add_primary(1);
+        fixture.take_over(&minting);
+        fixture.file.destroy(KeyId(1)).unwrap();
+        fixture.take_over(&minting);
         assert_eq!(key(&minting), 2, "destroyed");
 
-        desk.add_primary(1);
-        desk.take_over(&minting);
+        fixture.add_primary(1);
+        fixture.take_over(&minting);
         minting.look(&revoked(2));
         assert_eq!(key(&minting), 3, "revoked while the next one waits");
 
-        desk.add_primary(1);
-        minting.take_over(&desk.ring(), &revoked(3)).unwrap();
+        fixture.add_primary(1);
+        minting.take_over(&fixture.ring(), &revoked(3)).unwrap();
         assert_eq!(key(&minting), 4, "revoked before");
 
         // A ring without it.
-        let mut other = Desk::new();
+        let mut other = Fixture::new();
         other.file.add(Algorithm::HmacSha256, 1).unwrap();
         let other_ids = [other.add_primary(1), other.add_primary(1), other.add_primary(1)];
         let minting = other.start();
         assert_eq!(key(&minting), other_ids[2].0);
-        let mut shorter = Desk::new();
+        let mut shorter = Fixture::new();
         shorter.add_primary(1);
         shorter.take_over(&minting);
         assert_eq!(key(&minting), 2);
@@ -294,37 +294,37 @@ mod tests {
 
     #[test]
     fn without_a_wait_it_mints_at_once() {
-        let mut desk = Desk::new();
-        let minting = desk.open(0, &Revocations::default());
-        desk.add_primary(START_MS);
-        desk.take_over(&minting);
+        let mut fixture = Fixture::new();
+        let minting = fixture.open(0, &Revocations::default());
+        fixture.add_primary(START_MS);
+        fixture.take_over(&minting);
         assert_eq!(minting.minter().key().0, 2);
     }
 
     #[test]
     fn a_ring_without_a_primary_key_changes_nothing() {
-        let mut desk = Desk::new();
-        let minting = desk.start();
-        desk.add_primary(1);
-        desk.take_over(&minting);
-        desk.file.retire(KeyId(2)).unwrap();
-        let refused = minting.take_over(&desk.ring(), &Revocations::default());
+        let mut fixture = Fixture::new();
+        let minting = fixture.start();
+        fixture.add_primary(1);
+        fixture.take_over(&minting);
+        fixture.file.retire(KeyId(2)).unwrap();
+        let refused = minting.take_over(&fixture.ring(), &Revocations::default());
         assert_eq!((refused, key(&minting)), (Err(NoPrimary::None), 1));
-        desk.file.destroy(KeyId(2)).unwrap();
-        assert!(minting.take_over(&desk.ring(), &Revocations::default()).is_err());
-        desk.pass(WAIT_MS);
+        fixture.file.destroy(KeyId(2)).unwrap();
+        assert!(minting.take_over(&fixture.ring(), &Revocations::default()).is_err());
+        fixture.pass(WAIT_MS);
         assert_eq!(key(&minting), 1, "the key that waited is destroyed");
     }
 
     #[test]
     fn a_revoked_key_takes_the_place_of_none_that_can_mint() {
-        let mut desk = Desk::new();
-        let running = desk.start();
-        desk.add_primary(START_MS - WAIT_MS);
-        running.take_over(&desk.ring(), &revoked(2)).unwrap();
-        let started = desk.open(WAIT_MS, &revoked(2));
-        let without_wait = desk.open(0, &revoked(2));
-        desk.pass(WAIT_MS);
+        let mut fixture = Fixture::new();
+        let running = fixture.start();
+        fixture.add_primary(START_MS - WAIT_MS);
+        running.take_over(&fixture.ring(), &revoked(2)).unwrap();
+        let started = fixture.open(WAIT_MS, &revoked(2));
+        let without_wait = fixture.open(0, &revoked(2));
+        fixture.pass(WAIT_MS);
         for minting in [&running, &started, &without_wait] {
             minting.look(&revoked(2));
             assert_eq!(minting.minter().key().0, 1);
@@ -333,35 +333,35 @@ mod tests {
             assert_eq!(minting.minter().key().0, 1);
             assert_eq!(key(minting), 2, "the revocation was taken back");
         }
-        desk.file.destroy(KeyId(1)).unwrap();
-        let minting = desk.open(WAIT_MS, &revoked(2));
+        fixture.file.destroy(KeyId(1)).unwrap();
+        let minting = fixture.open(WAIT_MS, &revoked(2));
         assert_eq!(minting.minter().key().0, 2, "there is no other one");
     }
 
     #[test]
     fn a_start_waits_only_for_a_key_that_was_made_a_moment_ago() {
-        let mut desk = Desk::new();
-        assert_eq!(key(&desk.start()), 1, "the only key");
-        desk.add_primary(START_MS - WAIT_MS);
-        assert_eq!(key(&desk.start()), 2, "made long enough ago");
-        desk.add_primary(START_MS - WAIT_MS + 1_000);
+        let mut fixture = Fixture::new();
+        assert_eq!(key(&fixture.start()), 1, "the only key");
+        fixture.add_primary(START_MS - WAIT_MS);
+        assert_eq!(key(&fixture.start()), 2, "made long enough ago");
+        fixture.add_primary(START_MS - WAIT_MS + 1_000);
         assert_eq!(
-            key(&desk.open(WAIT_MS, &revoked(2))),
+            key(&fixture.open(WAIT_MS, &revoked(2))),
             1,
             "of those before, the newest that is not revoked"
         );
-        let minting = desk.start();
-        desk.take_over(&minting);
+        let minting = fixture.start();
+        fixture.take_over(&minting);
         assert_eq!(key(&minting), 2);
-        desk.pass(999);
+        fixture.pass(999);
         assert_eq!(key(&minting), 2);
-        desk.pass(1);
+        fixture.pass(1);
         assert_eq!(key(&minting), 3);
         // By a clock that is ahead: it waits as long as any other, and no longer.
-        desk.add_primary(START_MS * 2);
-        let minting = desk.start();
+        fixture.add_primary(START_MS * 2);
+        let minting = fixture.start();
         assert_eq!(key(&minting), 3);
-        desk.pass(WAIT_MS);
+        fixture.pass(WAIT_MS);
         assert_eq!(key(&minting), 4);
     }
 }

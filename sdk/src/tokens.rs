@@ -23,7 +23,7 @@ pub(crate) struct TokenBuffer {
     shards: Box<[Mutex<Waiting>]>,
     shard_max: usize,
     /// The number of tokens taken out of the shards and not yet written or dropped.
-    in_hand: AtomicUsize,
+    in_flight: AtomicUsize,
     pub(crate) written: AtomicU64,
     pub(crate) dropped: AtomicU64,
     pub(crate) failures: AtomicU64,
@@ -57,7 +57,7 @@ impl TokenBuffer {
         Self {
             shards: (0..shards).map(|_| Mutex::default()).collect(),
             shard_max: (options.tokens_waiting_max / shards).max(1),
-            in_hand: AtomicUsize::new(0),
+            in_flight: AtomicUsize::new(0),
             written: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
             failures: AtomicU64::new(0),
@@ -85,7 +85,8 @@ impl TokenBuffer {
     }
 
     pub(crate) fn waiting(&self) -> usize {
-        self.shards.iter().map(|shard| shard.lock().tokens.len()).sum::<usize>() + self.in_hand.load(Relaxed)
+        self.shards.iter().map(|shard| shard.lock().tokens.len()).sum::<usize>()
+            + self.in_flight.load(Relaxed)
     }
 }
 
@@ -109,7 +110,7 @@ impl TokenWriter {
             let is_over = || own.give_up.load(Relaxed);
             own.health.supervise("windfall-tokens", is_over, || {
                 // What the last run held when it panicked; users still hold these tokens.
-                let lost = own.in_hand.swap(0, Relaxed);
+                let lost = own.in_flight.swap(0, Relaxed);
                 own.dropped.fetch_add(u64::try_from(lost).unwrap_or(u64::MAX), Relaxed);
                 runtime.block_on(write(&own, &*store, batch, timeout));
             });
@@ -143,7 +144,7 @@ async fn write(buffer: &TokenBuffer, store: &dyn TokenStore, batch_max: usize, t
         for shard in &buffer.shards {
             // Swapped, so that both keep their memory.
             std::mem::swap(&mut *shard.lock(), &mut waiting);
-            buffer.in_hand.store(waiting.tokens.len(), Relaxed);
+            buffer.in_flight.store(waiting.tokens.len(), Relaxed);
             let mut texts = waiting.texts.as_str();
             for tokens in waiting.tokens.chunks(batch_max) {
                 wrote = true;
@@ -160,7 +161,7 @@ async fn write(buffer: &TokenBuffer, store: &dyn TokenStore, batch_max: usize, t
                 }));
                 put(buffer, store, &batch, timeout).await;
                 batch.clear();
-                buffer.in_hand.fetch_sub(tokens.len(), Relaxed);
+                buffer.in_flight.fetch_sub(tokens.len(), Relaxed);
             }
             waiting.tokens.clear();
             waiting.texts.clear();

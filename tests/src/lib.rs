@@ -12,7 +12,7 @@
 //! that consume join, leave and are killed) and `real_failover` (the master broker is frozen) put the crates together
 //! themselves, to see each event; `real_timers` has two schedulers on one Redis, which are killed, frozen and restarted;
 //! `real_far_jobs` has far jobs of three processes on one Redis; `real_race` has withdrawals race with the queue while processes are killed, and
-//! `real_openapi` holds the HTTP face against its own document; `real_task_queue` drives task queues by a client that was
+//! `real_openapi` holds the HTTP API against its own document; `real_task_queue` drives task queues by a client that was
 //! written for lmstfy, and by curl.
 //!
 //! ```no_run

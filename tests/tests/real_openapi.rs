@@ -1,4 +1,4 @@
-//! The HTTP face held against its own OpenAPI document by schemathesis: requests that the document allows and requests
+//! The HTTP API held against its own OpenAPI document by schemathesis: requests that the document allows and requests
 //! that it does not, and whether the answers are those that it promises.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

@@ -60,7 +60,7 @@ pub fn more(is_more: bool, after: impl std::fmt::Display) {
     }
 }
 
-/// Messages become JSON as on the HTTP face; that cannot fail for what was decoded.
+/// Messages become JSON as in answers over HTTP; that cannot fail for what was decoded.
 pub fn value<T: Serialize>(message: &T) -> Value {
     serde_json::to_value(message).unwrap_or_default()
 }

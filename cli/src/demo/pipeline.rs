@@ -44,7 +44,7 @@ pub struct Snapshot {
     /// Events written back to a queue.
     pub requeued: u64,
     /// Events that consumers hold.
-    pub in_hand: u64,
+    pub in_flight: u64,
     /// Copies in the salvage file.
     pub salvaged: usize,
     /// The rules that consumers run.
@@ -118,7 +118,7 @@ impl Pipeline {
             lag: lag.into_iter().map(|(topic, lag)| (topic, lag.map(Lag::records))).collect(),
             written,
             requeued: sum(ConsumerStats::requeued_all),
-            in_hand: sum(|stats| {
+            in_flight: sum(|stats| {
                 stats.types().iter().map(|lane| lane.lane_events.get()).sum::<u64>()
                     + stats.events_granting.get()
             }),

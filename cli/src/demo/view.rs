@@ -143,9 +143,9 @@ fn lines(progress: &Progress, now: &Snapshot) -> [String; 3] {
         })
         .collect();
     let queues = format!(
-        "records queued: {}; events in hand {}, requeued {}, archived {}; rules {}",
+        "records queued: {}; events in flight {}, requeued {}, archived {}; rules {}",
         lag.join(", "),
-        HumanCount(now.in_hand),
+        HumanCount(now.in_flight),
         HumanCount(now.requeued),
         HumanCount(now.rewards.archived),
         now.rules_version,

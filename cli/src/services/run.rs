@@ -110,7 +110,7 @@ async fn live(role: Role, mut options: ServiceOptions, is_dev: bool) -> Result<O
     let access = options.access_path();
     let access = AccessSource::follow(&access, windfall_contract::Clock::system())
         .with_context(|| format!("callers cannot be read from {}", access.display()))?;
-    // Half of the time is for calls in hand, the rest for what they left on its way.
+    // Half of the time is for calls in flight, the rest for what they left on its way.
     options.serve.stop_timeout_ms = options.serve.stop_timeout_ms.min(options.drain_ms / 2);
     let health = Health::new();
     let rules = tokio::select! {
@@ -177,13 +177,13 @@ async fn live(role: Role, mut options: ServiceOptions, is_dev: bool) -> Result<O
     let began = Instant::now();
     let left = |began: Instant| drain.saturating_sub(began.elapsed());
     let ending = async {
-        // Callers go elsewhere first; then nothing new comes in, and what is in hand ends.
+        // Callers go elsewhere first; then nothing new comes in, and what is in flight ends.
         if let Some(watching) = watching {
             watching.end().await;
         }
         let stopped = server.stop().await;
         if stopped.connections_cut > 0 {
-            tracing::warn!(stopped.connections_cut, "calls were in hand for too long");
+            tracing::warn!(stopped.connections_cut, "calls were in flight for too long");
         }
         if let Some(pulling) = pulling {
             pulling.close(left(began) / 2).await;

@@ -245,7 +245,7 @@ impl Pulling {
     pub async fn close(self, deadline: Duration) {
         let closed = self.queues.close(deadline).await;
         if closed.connections_cut > 0 {
-            tracing::warn!(closed.connections_cut, "calls of task queues were in hand for too long");
+            tracing::warn!(closed.connections_cut, "calls of task queues were in flight for too long");
         }
         for task in self.background {
             task.end().await;

@@ -3,7 +3,7 @@
 //! again whose record was lost.
 
 use super::background::{Background, Tasks};
-use super::budgets::BudgetsGate;
+use super::budgets::BudgetsReady;
 use super::parts::Brokers;
 use super::queues;
 use async_trait::async_trait;
@@ -37,7 +37,7 @@ const PACK_BYTES: usize = 64 << 10;
 pub struct AsyncGrantQueue {
     fanout: Arc<Fanout>,
     rules: LiveRules,
-    budgets: BudgetsGate,
+    budgets: BudgetsReady,
     /// Signs records; `None` where consumers take unsigned ones.
     signer: Option<Signer>,
 }
@@ -60,7 +60,7 @@ impl AsyncGrantQueue {
     pub const fn new(
         fanout: Arc<Fanout>,
         rules: LiveRules,
-        budgets: BudgetsGate,
+        budgets: BudgetsReady,
         signer: Option<Signer>,
     ) -> Self {
         Self { fanout, rules, budgets, signer }
@@ -128,7 +128,7 @@ impl AsyncGrantQueue {
 #[async_trait]
 impl EventQueue for AsyncGrantQueue {
     fn check(&self, event: &Bytes) -> Result<(), NotQueued> {
-        if !self.budgets.is_open() {
+        if !self.budgets.is_ready() {
             let what = "the budgets of the rules are not set yet".into();
             return Err(NotQueued { what, after_ms: RETRY_MS });
         }

@@ -40,27 +40,27 @@ pub async fn set(rewards: &RewardHandle, rules: &Rules) -> Result<bool, CallErro
 /// Whether the budgets of any rules were set since the start. Before that a process grants nothing: it would give out
 /// what the rules do not allow, or refuse what they do.
 #[derive(Debug, Clone)]
-pub struct BudgetsGate(Arc<watch::Sender<bool>>);
+pub struct BudgetsReady(Arc<watch::Sender<bool>>);
 
-impl BudgetsGate {
-    /// Closed.
+impl BudgetsReady {
+    /// No budgets are set yet.
     pub fn new() -> Self {
         Self(Arc::new(watch::Sender::new(false)))
     }
 
-    /// Whether it is open.
-    pub fn is_open(&self) -> bool {
+    /// Whether they are set.
+    pub fn is_ready(&self) -> bool {
         *self.0.borrow()
     }
 
-    /// Waits until it is open.
-    pub async fn opened(&self) {
+    /// Waits until they are set.
+    pub async fn ready(&self) {
         // The sender lives as long as we do.
-        self.0.subscribe().wait_for(|open| *open).await.ok();
+        self.0.subscribe().wait_for(|is_ready| *is_ready).await.ok();
     }
 
-    /// Opens it for good.
-    pub fn open(&self) {
+    /// Notes that they are set, which stays so.
+    pub fn set_ready(&self) {
         self.0.send_replace(true);
     }
 }
@@ -75,20 +75,20 @@ pub const fn may_pass(error: &CallError) -> bool {
 }
 
 /// Sets budgets anew with every version of the rules that changes them, and notes the others: no process grants by
-/// rules that are older than what the ledger has noted. Opens the gate when the ledger has answered.
+/// rules that are older than what the ledger has noted. The budgets are `ready` when the ledger has answered.
 pub fn follow(
     tasks: &Tasks,
     health: &Health,
     rules: &LiveRules,
     rewards: &RewardHandle,
-    gate: &BudgetsGate,
+    ready: &BudgetsReady,
 ) -> Background {
     let part = Arc::new(health.part("budgets", Need::Strong));
-    if gate.is_open() {
+    if ready.is_ready() {
         part.is_there();
     }
-    let (rules, rewards, gate) = (rules.clone(), rewards.clone(), gate.clone());
-    tasks.spawn("budgets", move || keep_set(rules.clone(), rewards.clone(), gate.clone(), Arc::clone(&part)))
+    let (rules, rewards, ready) = (rules.clone(), rewards.clone(), ready.clone());
+    tasks.spawn("budgets", move || keep_set(rules.clone(), rewards.clone(), ready.clone(), Arc::clone(&part)))
 }
 
 /// Notes rules whose budgets are those of the version `since`. Another process may have set those of a version in between, which this
@@ -100,7 +100,7 @@ async fn note(rewards: &RewardHandle, since: u64, rules: &Rules) -> Result<bool,
     }
 }
 
-async fn keep_set(rules: LiveRules, rewards: RewardHandle, gate: BudgetsGate, part: Arc<Part>) {
+async fn keep_set(rules: LiveRules, rewards: RewardHandle, ready: BudgetsReady, part: Arc<Part>) {
     let mut changes = rules.subscribe();
     // Once at the beginning: the rules may have changed since the start set them. Then the budgets that this process has set, or found
     // set, and by which version.
@@ -119,7 +119,7 @@ async fn keep_set(rules: LiveRules, rewards: RewardHandle, gate: BudgetsGate, pa
             // are the same.
             Ok(is_set) => {
                 applied = is_set.then_some((wanted, now.version));
-                gate.open();
+                ready.set_ready();
                 part.is_there();
                 if !is_set {
                     // Or by this one, where an operator accepts it: nothing is granted by it before.
@@ -166,7 +166,7 @@ mod tests {
             ..RulesInForce::default()
         }));
         let health = Health::new();
-        let following = follow(&Tasks::new(health.clone()), &health, rules, &rewards, &BudgetsGate::new());
+        let following = follow(&Tasks::new(health.clone()), &health, rules, &rewards, &BudgetsReady::new());
         (rewards, following)
     }
 

@@ -4,7 +4,7 @@
 
 use super::GROUP;
 use super::background::{Background, Tasks};
-use super::budgets::BudgetsGate;
+use super::budgets::BudgetsReady;
 use super::parts::Brokers;
 use super::requeue::RequeueToQueues;
 use super::signing::{AcceptedByName, SigningKeys};
@@ -53,8 +53,8 @@ pub struct Shared<'a> {
     pub accepted: &'a AcceptedByName,
     /// Where events that are due long after now are handed over.
     pub long_delays: Option<Arc<dyn LongDelays>>,
-    /// The gate before whose opening no topic is read.
-    pub budgets: &'a BudgetsGate,
+    /// Whether the budgets are set: before that no topic is read.
+    pub budgets: &'a BudgetsReady,
     /// The process's clock.
     pub clock: &'a Clock,
     /// The owner of the process's tasks.
@@ -76,7 +76,7 @@ struct Fleet {
     parts: TopicParts,
     brokers: Brokers,
     rules: LiveRules,
-    budgets: BudgetsGate,
+    budgets: BudgetsReady,
     /// Topics that are consumed; none: all that the rules name.
     only: Vec<String>,
     consumers: Mutex<BTreeMap<TopicKey, TopicConsumer>>,
@@ -165,7 +165,7 @@ impl Consuming {
             let fleet = fleet.upgrade().ok_or_else(|| "the consumers have ended".to_owned())?;
             match fleet.consumers.lock().values().any(TopicConsumer::is_reading) {
                 true => Ok(()),
-                false if !fleet.budgets.is_open() => Err("they wait until the budgets are set".into()),
+                false if !fleet.budgets.is_ready() => Err("they wait until the budgets are set".into()),
                 false => Err("no topic is read".into()),
             }
         }
@@ -188,7 +188,7 @@ impl Consuming {
 impl Fleet {
     async fn keep(self: Arc<Self>) {
         let mut changes = self.rules.subscribe();
-        self.budgets.opened().await;
+        self.budgets.ready().await;
         loop {
             let now = Arc::clone(&changes.borrow_and_update());
             self.follow(&now);

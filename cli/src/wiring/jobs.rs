@@ -135,7 +135,7 @@ impl RunningJobs {
             if closed.cut > 0 {
                 tracing::warn!(
                     closed.cut,
-                    "calls of executors were in hand for too long; executors repeat them"
+                    "calls of executors were in flight for too long; executors repeat them"
                 );
             }
         }

@@ -58,7 +58,7 @@ impl RequeueToQueues {
 impl RequeueSink for RequeueToQueues {
     fn requeue(&self, record: RequeueRecord, done: Done) {
         let candidates = self.candidates(&record);
-        let parcel = RequeueParcel {
+        let pending = PendingRequeue {
             shared: Arc::clone(&self.shared),
             candidates,
             tried: 0,
@@ -67,7 +67,7 @@ impl RequeueSink for RequeueToQueues {
             signed: None,
             done,
         };
-        Box::new(parcel).submit();
+        Box::new(pending).submit();
     }
 }
 
@@ -79,7 +79,7 @@ struct Candidate {
     tag: QueueTag,
 }
 
-struct RequeueParcel {
+struct PendingRequeue {
     shared: Arc<Shared>,
     candidates: Vec<Candidate>,
     /// Candidates tried so far, over both rounds.
@@ -91,7 +91,7 @@ struct RequeueParcel {
     done: Done,
 }
 
-impl RequeueParcel {
+impl PendingRequeue {
     /// The candidate that is tried now.
     fn candidate(&self) -> Option<Candidate> {
         let many = self.candidates.len();
@@ -114,7 +114,7 @@ impl RequeueParcel {
     }
 }
 
-impl RequeueParcel {
+impl PendingRequeue {
     /// I12: signs what this process has verified, and never a record as it came, which nobody has.
     fn sign(&mut self, tag: QueueTag) -> Result<(), SignError> {
         if let (Some(signer), false) = (&self.shared.signer, self.record.is_raw()) {
@@ -124,7 +124,7 @@ impl RequeueParcel {
     }
 }
 
-impl PendingRecord for RequeueParcel {
+impl PendingRecord for PendingRequeue {
     fn key(&self) -> &[u8] {
         &self.record.key
     }

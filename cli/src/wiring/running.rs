@@ -2,7 +2,7 @@
 
 use super::async_grants::{self, AsyncGrantQueue};
 use super::background::{Background, Tasks};
-use super::budgets::BudgetsGate;
+use super::budgets::BudgetsReady;
 use super::consuming::{Consuming, Shared};
 use super::ledger_mark::KeptMark;
 use super::parts::{Brokers, Options, Parts};
@@ -69,7 +69,7 @@ pub struct Wiring {
     /// The owner of the process's tasks.
     pub tasks: Tasks,
     health: Health,
-    budgets: BudgetsGate,
+    budgets: BudgetsReady,
     token_drop: Option<TokenDrop>,
     kept_mark: Option<KeptMark>,
     background: Vec<Background>,
@@ -118,7 +118,7 @@ impl Wiring {
             far: parts.far.as_ref().map(|far| far.tier.clone()),
             tasks,
             health,
-            budgets: BudgetsGate::new(),
+            budgets: BudgetsReady::new(),
             token_drop: None,
             kept_mark: None,
             background: Vec::new(),
@@ -246,7 +246,7 @@ impl Wiring {
         }));
         match budgets::set(&rewards, &self.rules.current()).await {
             // Where newer rules have set theirs, the ledger itself refuses what these rules would grant.
-            Ok(_) => self.budgets.open(),
+            Ok(_) => self.budgets.set_ready(),
             // A ledger that is away takes them when it is back; nothing is granted before.
             Err(error) if budgets::may_pass(&error) => {}
             Err(error) => return Err(error).context("the budgets cannot be set"),
@@ -396,10 +396,10 @@ impl Wiring {
 }
 
 /// What an operator has paused or diverted is not granted past the queue either, and nothing before budgets are set.
-fn fuses(rules: &LiveRules, budgets: &BudgetsGate) -> Fuses {
+fn fuses(rules: &LiveRules, budgets: &BudgetsReady) -> Fuses {
     let (rules, budgets) = (rules.clone(), budgets.clone());
     Arc::new(move |bonus_type| {
-        budgets.is_open()
+        budgets.is_ready()
             && rules.current().limits.types.get(bonus_type).is_none_or(|own| own.fuse == Fuse::Closed)
     })
 }

@@ -263,7 +263,7 @@ pub(super) fn check_pacing_over(
     at_most(
         ("grant_batch", pacing.grant_batch.into(), raw.grant_batch.at()),
         ("in_hand_max", pacing.in_hand_max.into()),
-        "one full batch must fit in hand",
+        "one full batch must fit into the grant calls in flight",
     );
     pacing
 }

@@ -13,14 +13,14 @@ use tokio_util::sync::CancellationToken;
 
 /// How long an answer may wait to be read by a peer that has shown no key for it.
 const UNREAD_TIME: Duration = Duration::from_secs(5);
-/// The number of calls without a key in hand, from which on no more is read from a newcomer.
-const UNKNOWN_IN_HAND: usize = 8;
+/// The number of calls without a key in flight, from which on no more is read from a newcomer.
+const UNKNOWN_IN_FLIGHT: usize = 8;
 /// The number of calls in a row without a key, after which a newcomer over HTTP/2 is read once in a look at its
 /// times: it costs others no time.
 const UNKNOWN_AT_ONCE: u32 = 16;
 /// The bytes that are read of a newcomer over HTTP/2 while it has such calls: trailers of theirs are kept, and a byte
 /// of them may stand for a hundred.
-const BYTES_IN_HAND: usize = 1_024;
+const BYTES_BESIDE_UNKNOWN: usize = 1_024;
 /// The number of such calls that are answered and not read, at which a connection is cut at once.
 const UNREAD_MAX: usize = 32;
 /// The bytes that a newcomer over HTTP/2 is read at once: they hold about twenty calls at most.
@@ -78,8 +78,8 @@ struct Calls {
     is_known: bool,
     newcomer: Option<Newcomer>,
     bytes_read: usize,
-    /// Those of them that were read while calls without a key were in hand.
-    bytes_in_hand: usize,
+    /// Those of them that were read while calls without a key were in flight.
+    bytes_beside_unknown: usize,
     /// Over HTTP/2, whether all calls of the piece that was read last have begun.
     has_turn: bool,
     /// Waits until more may be read.
@@ -149,7 +149,7 @@ impl Watch {
             is_known,
             newcomer,
             bytes_read: 0,
-            bytes_in_hand: 0,
+            bytes_beside_unknown: 0,
             has_turn: true,
             reader: None,
             quiet_since: now,
@@ -256,7 +256,7 @@ impl Watch {
         calls.bytes_read = calls.bytes_read.saturating_add(bytes);
         calls.has_turn = false;
         if !calls.unknown.is_empty() {
-            calls.bytes_in_hand += bytes;
+            calls.bytes_beside_unknown += bytes;
         }
     }
 
@@ -296,7 +296,7 @@ impl Watch {
 impl Calls {
     /// Whether a newcomer over HTTP/2 has to wait until some of its calls are done.
     fn are_many_unknown(&self) -> bool {
-        self.unknown.len() >= UNKNOWN_IN_HAND || self.bytes_in_hand >= BYTES_IN_HAND
+        self.unknown.len() >= UNKNOWN_IN_FLIGHT || self.bytes_beside_unknown >= BYTES_BESIDE_UNKNOWN
     }
 }
 
@@ -342,7 +342,7 @@ impl Drop for OnWatch {
             self.watch.count_without_key(&mut calls);
         }
         if calls.unknown.is_empty() {
-            calls.bytes_in_hand = 0;
+            calls.bytes_beside_unknown = 0;
         }
         calls.quiet_since = Instant::now();
         let reader = if calls.are_many_unknown() { None } else { calls.reader.take() };
@@ -404,12 +404,12 @@ mod tests {
         assert!(woken.0.swap(false, Ordering::SeqCst), "its turn comes at once");
         watch.begin_turn();
         assert_eq!(watch.reading(true, &context), Reading::Piece(PIECE_BYTES));
-        let mut calls: Vec<_> = (0..UNKNOWN_IN_HAND).map(|_| watch.begin()).collect();
+        let mut calls: Vec<_> = (0..UNKNOWN_IN_FLIGHT).map(|_| watch.begin()).collect();
         assert_eq!(watch.reading(true, &context), Reading::Later);
         assert!(!woken.0.load(Ordering::SeqCst));
         drop(calls.pop());
         assert!(woken.0.swap(false, Ordering::SeqCst), "there is room again");
-        watch.has_read(BYTES_IN_HAND);
+        watch.has_read(BYTES_BESIDE_UNKNOWN);
         watch.begin_turn();
         assert_eq!(watch.reading(true, &context), Reading::Later);
         watch.has_read(4_096);

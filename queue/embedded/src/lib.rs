@@ -34,7 +34,7 @@
 //! use windfall_contract::finished::Finished;
 //! use windfall_queue_embedded::{EmbeddedBroker, EmbeddedOptions};
 //!
-//! /// Learns the fate of each record that `send` took.
+//! /// Learns the outcome of each record that `send` took.
 //! struct Print;
 //! impl DeliverySink for Print {
 //!     fn delivered(&self, tag: Tag, delivery: Delivery) {

@@ -53,12 +53,13 @@ struct State {
 }
 
 enum Waiting {
-    Record { tag: Tag, key: Box<[u8]>, payload: Box<[u8]>, fate: Fate },
+    Record { tag: Tag, key: Box<[u8]>, payload: Box<[u8]>, injected: InjectedFaults },
     Answer { tag: Tag, delivery: Delivery },
 }
 
+/// The faults that were drawn for one record.
 #[derive(Clone, Copy)]
-struct Fate {
+struct InjectedFaults {
     fail: bool,
     duplicate: bool,
     lose_answer: bool,
@@ -134,25 +135,25 @@ impl Producer for FaultyProducer {
         if faults.refuse {
             return Err(SendRefused::Unavailable("refused on purpose".into()));
         }
-        let fate = Fate {
+        let injected = InjectedFaults {
             fail: state.dice.hits(faults.fail_per_mille),
             duplicate: state.dice.hits(faults.duplicate_per_mille),
             lose_answer: state.dice.hits(faults.lose_answer_per_mille),
         };
         let delay_ms = state.dice.within(&faults.delay_ms);
         // What waits goes first, so that an order is kept unless a fault asks otherwise.
-        if faults.hang || delay_ms > 0 || fate.fail || state.records > 0 {
+        if faults.hang || delay_ms > 0 || injected.fail || state.records > 0 {
             let size = record.key.len() + record.payload.len();
             if state.records >= MAX_HELD_RECORDS || state.bytes + size > MAX_HELD_BYTES {
                 return Err(SendRefused::Full);
             }
             let (key, payload) = (record.key.into(), record.payload.into());
-            state.hold(delay_ms, Waiting::Record { tag, key, payload, fate });
+            state.hold(delay_ms, Waiting::Record { tag, key, payload, injected });
             drop(state);
             answers.changed.notify_all();
             return Ok(());
         }
-        self.held.pass_on(state, tag, record, fate)
+        self.held.pass_on(state, tag, record, injected)
     }
 
     fn close(&self, timeout: Duration) -> usize {
@@ -206,16 +207,16 @@ impl Held {
         true
     }
 
-    /// Sends a record below, twice where its fate says so.
+    /// Sends a record below, twice where the faults that were drawn for it say so.
     fn pass_on(
         &self,
         mut state: MutexGuard<'_, State>,
         tag: Tag,
         record: OutRecord<'_>,
-        fate: Fate,
+        injected: InjectedFaults,
     ) -> Result<(), SendRefused> {
-        let first = state.ask(Asked::Caller { tag, lose_answer: fate.lose_answer });
-        let second = fate.duplicate.then(|| state.ask(Asked::Nobody));
+        let first = state.ask(Asked::Caller { tag, lose_answer: injected.lose_answer });
+        let second = injected.duplicate.then(|| state.ask(Asked::Nobody));
         // The broker below has locks of its own, and may answer at once.
         drop(state);
         let sent = self.below.send(first, record);
@@ -258,21 +259,21 @@ impl Held {
 
     fn work_off(&self, key: (Instant, u64), waiting: Waiting) {
         let answers = &self.answers;
-        let (tag, record_key, payload, fate) = match waiting {
+        let (tag, record_key, payload, injected) = match waiting {
             Waiting::Answer { tag, delivery } => return answers.sink.delivered(tag, delivery),
-            Waiting::Record { tag, key, payload, fate } => (tag, key, payload, fate),
+            Waiting::Record { tag, key, payload, injected } => (tag, key, payload, injected),
         };
         let size = record_key.len() + payload.len();
-        let failure = if fate.fail {
+        let failure = if injected.fail {
             Some("failed on purpose".to_owned())
         } else {
             let record = OutRecord { key: &record_key, payload: &payload };
-            match self.pass_on(answers.state.lock(), tag, record, fate) {
+            match self.pass_on(answers.state.lock(), tag, record, injected) {
                 Ok(()) => None,
                 Err(SendRefused::Full) => {
-                    // It keeps its place and its fate; the thread looks again in a moment.
+                    // It keeps its place and its faults; the thread looks again in a moment.
                     let again = (key.0.max(Instant::now() + FULL_RETRY), key.1);
-                    let waiting = Waiting::Record { tag, key: record_key, payload, fate };
+                    let waiting = Waiting::Record { tag, key: record_key, payload, injected };
                     answers.state.lock().waiting.insert(again, waiting);
                     return;
                 }

@@ -201,13 +201,13 @@ impl PendingRecords {
         match &answer {
             Ok(receipts) => {
                 for (tag, receipt) in batch.tags.iter().zip(receipts) {
-                    let delivery = receipt.as_ref().map_or_else(fate, |_| Delivery::Stored);
+                    let delivery = receipt.as_ref().map_or_else(delivery_of, |_| Delivery::Stored);
                     self.sink.delivered(*tag, delivery);
                 }
             }
             Err(error) => {
                 for tag in &batch.tags {
-                    self.sink.delivered(*tag, fate(error));
+                    self.sink.delivered(*tag, delivery_of(error));
                 }
                 for waiting in &given_up {
                     self.sink.delivered(waiting.tag, Delivery::Failed(format!("not sent: {error}")));
@@ -249,7 +249,7 @@ impl State {
 }
 
 /// The outcome that a failed call means for its records: a refusal is certain, silence is not.
-fn fate(error: &CallError) -> Delivery {
+fn delivery_of(error: &CallError) -> Delivery {
     if error.nothing_happened() {
         Delivery::Failed(error.to_string())
     } else {
@@ -287,14 +287,15 @@ mod tests {
         let (first, second) = (sent(&pending), sent(&pending));
         pending.answered::<()>(first, Err(CallError::Unknown { place: "p".into(), what: "late".into() }));
         let reports = ledger.reports();
-        let fates: Vec<_> = reports.iter().map(|(tag, fates)| (tag.0, fates.as_slice())).collect();
+        let deliveries: Vec<_> =
+            reports.iter().map(|(tag, deliveries)| (tag.0, deliveries.as_slice())).collect();
         // The second batch may still be answered.
         assert!(
             matches!(
-                fates[..],
+                deliveries[..],
                 [(0, [Delivery::Unknown(_)]), (1, [Delivery::Unknown(_)]), (4, [Delivery::Failed(_)])]
             ),
-            "{fates:?}"
+            "{deliveries:?}"
         );
         assert!(matches!(take(&pending, 5), Err(SendRefused::Unavailable(_))));
         pending.answered(second, Ok(vec![Ok(()), Ok(())]));

@@ -70,7 +70,7 @@ impl Fanout {
 
     /// Takes over queues, ratios and topics of other rules; rules older than those in force are ignored. It does not
     /// wait for any broker. Topics that stay keep their producers, new ones are opened in the background, and the
-    /// outboxes of topics that are gone are closed when the fate of all that they hold is known. A record that waits
+    /// outboxes of topics that are gone are closed when the outcome of every record that they hold is known. A record that waits
     /// takes the topics of the new rules, and is given back as [`Undelivered::NoQueue`] where its queue is gone.
     ///
     /// # Errors

@@ -14,7 +14,7 @@
 //!
 //! Each topic has an outbox, which connects in the background: neither [`Fanout::open`] nor [`Fanout::apply`] waits for a
 //! broker, and a topic that cannot be opened holds up no other one. [`Fanout::topics`] says how each outbox is doing. The
-//! outbox of a topic that the rules name no longer stays until the fate of what it holds is known.
+//! outbox of a topic that the rules name no longer stays until the outcome of every record that it holds is known.
 //!
 //! - `options`: all limits and time-outs. `topology`: which queues and topics the rules name. `outbox`: the states of a
 //!   topic. `opener`: the threads that open and close producers. `health`: the breaker of a topic. `in_flight`: what is

@@ -2,7 +2,7 @@
 //!
 //! A topic is a broker's name and its own, since rules may move a topic to another broker. Its outbox begins as
 //! *opening*, is *ready* once it has a producer, and *breaker-open* while its broker does not answer. When no queue
-//! names the topic any more, the outbox is *draining* until the fate of each record that it holds is known; then its
+//! names the topic any more, the outbox is *draining* until the outcome of each record that it holds is known; then its
 //! producer is closed, and the outbox is gone.
 
 use super::health::Health;

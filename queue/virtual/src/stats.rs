@@ -52,7 +52,7 @@ pub struct TopicStatus {
     pub reason: Option<String>,
     /// Whether its broker calls the topic invalid: a person must correct the rules or the options.
     pub is_invalid: bool,
-    /// Records whose fate is open.
+    /// Records of which the broker has not said what became of them.
     pub in_flight: u64,
     /// Attempts to open it that failed, since the outbox was made.
     pub open_failures: u64,
@@ -97,7 +97,7 @@ declare_metrics! {
     #[derive(Debug, Clone, Default, PartialEq, Eq)]
     pub struct TopicStats {
         counter "windfall_queue_records_total" ["fate"]
-        "Records sent to a topic: taken by its producer, reported stored, and refused, failed or overdue" {
+        "Records sent to a topic, by what became of them: `sent`, its producer took them; `stored`, they were reported stored; `failed`, they were refused, failed or overdue" {
             /// Records that its producer took.
             pub sent: u64 as "sent",
             /// Records reported stored.
@@ -106,7 +106,7 @@ declare_metrics! {
             pub failed: u64 as "failed",
         }
         gauge "windfall_queue_in_flight_records" "Records of which the broker has not said what became of them" {
-            /// Records whose fate is open.
+            /// Records of which the broker has not said what became of them.
             pub in_flight: u64,
         }
         gauge "windfall_queue_breaker_open" "1 while a topic is passed by because its breaker is open" {

@@ -38,7 +38,7 @@ impl<S: SendBonus> BonusTarget<S> {
         }
         match self.sender.send_bonus(request).await {
             Ok(_) => Fired::Done,
-            Err(error) => fate(&error),
+            Err(error) => outcome_of(&error),
         }
     }
 }
@@ -46,14 +46,14 @@ impl<S: SendBonus> BonusTarget<S> {
 #[async_trait]
 impl<S: SendBonus> Target for BonusTarget<S> {
     async fn fire(&self, batch: Vec<Firing>) -> Vec<Fired> {
-        let mut fates = Vec::with_capacity(batch.len());
+        let mut outcomes = Vec::with_capacity(batch.len());
         for (nth, firing) in batch.iter().enumerate() {
             if nth > 0 && nth.is_multiple_of(SENT_AT_A_TIME) {
                 tokio::task::yield_now().await;
             }
-            fates.push(self.send(firing).await);
+            outcomes.push(self.send(firing).await);
         }
-        fates
+        outcomes
     }
 }
 
@@ -74,7 +74,7 @@ fn read(payload: &[u8]) -> Result<SendBonusRequest, String> {
     }
 }
 
-fn fate(error: &SendError) -> Fired {
+fn outcome_of(error: &SendError) -> Fired {
     let what = error.to_string();
     match error {
         // A clock is behind by now, and may be right at the next attempt.
@@ -159,8 +159,8 @@ mod tests {
         let numbers = ["n".repeat(123), "{23456789".into(), format!("{{{}", "n".repeat(31)), "{".into()];
         for trade_no in &numbers {
             let sent = SendBonusRequest { trade_no: trade_no.clone(), award_time_ms: 1, ..request() };
-            let fates = BonusTarget::new(&sdk).fire(vec![firing(sent.encode_to_vec())]).await;
-            assert_eq!(fates, [Fired::Done], "{trade_no}");
+            let outcomes = BonusTarget::new(&sdk).fire(vec![firing(sent.encode_to_vec())]).await;
+            assert_eq!(outcomes, [Fired::Done], "{trade_no}");
             assert_eq!(sdk.taken.lock().pop(), Some(sent));
         }
         let json = "\n{\"trade_no\": \"o-1\"}";
@@ -172,8 +172,8 @@ mod tests {
     async fn what_is_no_request_is_refused_for_good_and_sends_nothing() {
         let sdk = Sdk::default();
         for payload in ["{", "{\"trade_number\": \"o-1\"}", "hello", "\u{1}"] {
-            let fates = BonusTarget::new(&sdk).fire(vec![firing(payload)]).await;
-            let [Fired::Refused(why)] = &fates[..] else { panic!("{payload}: {fates:?}") };
+            let outcomes = BonusTarget::new(&sdk).fire(vec![firing(payload)]).await;
+            let [Fired::Refused(why)] = &outcomes[..] else { panic!("{payload}: {outcomes:?}") };
             assert!(why.contains("SendBonusRequest"), "{why}");
         }
         assert!(sdk.taken.lock().is_empty());
@@ -184,22 +184,22 @@ mod tests {
         let sdk = Sdk::default();
         let target = BonusTarget::new(&sdk);
         for (error, is_expected) in [
-            (SendError::SpoolFull, (|fate| matches!(fate, Fired::Busy(_))) as fn(&Fired) -> bool),
-            (SendError::QueueFull { queue: "q".into() }, |fate| matches!(fate, Fired::Away(_))),
-            (SendError::Closed, |fate| matches!(fate, Fired::Busy(_))),
-            (SendError::Unanswered("lost".into()), |fate| matches!(fate, Fired::Failed(_))),
-            (SendError::Refused("no".into()), |fate| matches!(fate, Fired::Refused(_))),
+            (SendError::SpoolFull, (|outcome| matches!(outcome, Fired::Busy(_))) as fn(&Fired) -> bool),
+            (SendError::QueueFull { queue: "q".into() }, |outcome| matches!(outcome, Fired::Away(_))),
+            (SendError::Closed, |outcome| matches!(outcome, Fired::Busy(_))),
+            (SendError::Unanswered("lost".into()), |outcome| matches!(outcome, Fired::Failed(_))),
+            (SendError::Refused("no".into()), |outcome| matches!(outcome, Fired::Refused(_))),
             (
                 SendError::Invalid { field: "award_time_ms", why: Invalid::Range { value: 9, max: 8 } },
-                |fate| matches!(fate, Fired::Failed(_)),
+                |outcome| matches!(outcome, Fired::Failed(_)),
             ),
-            (SendError::Invalid { field: "bonus_type", why: Invalid::Empty }, |fate| {
-                matches!(fate, Fired::Refused(_))
+            (SendError::Invalid { field: "bonus_type", why: Invalid::Empty }, |outcome| {
+                matches!(outcome, Fired::Refused(_))
             }),
         ] {
             *sdk.next.lock() = Some(error.clone());
-            let fates = target.fire(vec![firing(request().encode_to_vec())]).await;
-            assert!(is_expected(&fates[0]), "{error}: {fates:?}");
+            let outcomes = target.fire(vec![firing(request().encode_to_vec())]).await;
+            assert!(is_expected(&outcomes[0]), "{error}: {outcomes:?}");
         }
     }
 }

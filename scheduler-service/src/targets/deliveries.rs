@@ -23,7 +23,7 @@ struct Batch {
 }
 
 struct Reported {
-    fates: Vec<Option<Delivery>>,
+    outcomes: Vec<Option<Delivery>>,
     missing: usize,
 }
 
@@ -35,9 +35,9 @@ pub(super) struct InFlight<'a> {
 }
 
 impl Deliveries {
-    /// Makes room for the fates of so many records.
+    /// Makes room for the outcomes of so many records.
     pub(super) fn begin(&self, records: usize) -> InFlight<'_> {
-        let reported = Mutex::new(Reported { fates: vec![None; records], missing: records });
+        let reported = Mutex::new(Reported { outcomes: vec![None; records], missing: records });
         let batch = Arc::new(Batch { reported, all: Notify::new() });
         // A batch has a tag at least, so that no two begin with the same.
         let tags = u64::try_from(records).unwrap_or(u64::MAX).max(1);
@@ -68,10 +68,10 @@ impl DeliverySink for Deliveries {
 impl Batch {
     fn report(&self, nth: u64, delivery: Delivery) {
         let mut reported = self.reported.lock();
-        let Some(fate) = usize::try_from(nth).ok().and_then(|nth| reported.fates.get_mut(nth)) else {
+        let Some(outcome) = usize::try_from(nth).ok().and_then(|nth| reported.outcomes.get_mut(nth)) else {
             return;
         };
-        if fate.replace(delivery).is_none() {
+        if outcome.replace(delivery).is_none() {
             reported.missing -= 1;
         }
         if reported.missing == 0 {
@@ -101,7 +101,7 @@ impl InFlight<'_> {
 
     /// What was reported so far, in order.
     pub(super) fn take(self) -> Vec<Option<Delivery>> {
-        std::mem::take(&mut self.batch.reported.lock().fates)
+        std::mem::take(&mut self.batch.reported.lock().outcomes)
     }
 }
 

@@ -1,7 +1,7 @@
 //! A job of a task queue that was published long before.
 
 use super::away::AwayShards;
-use super::jobs::{Call, calls_of, fate};
+use super::jobs::{Call, calls_of, outcome_of};
 use async_trait::async_trait;
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,7 +43,7 @@ impl FarJobTarget {
 #[async_trait]
 impl Target for FarJobTarget {
     async fn fire(&self, batch: Vec<Firing>) -> Vec<Fired> {
-        let mut fates = vec![Fired::Failed("the call of the store was given up".into()); batch.len()];
+        let mut outcomes = vec![Fired::Failed("the call of the store was given up".into()); batch.len()];
         let (mut places, mut jobs) = (Vec::new(), Vec::new());
         for (at, firing) in batch.into_iter().enumerate() {
             match FarJob::of_timer(&firing.payload, firing.id, self.store.shards()) {
@@ -51,24 +51,26 @@ impl Target for FarJobTarget {
                     places.push(at);
                     jobs.push((job.record.id.shard(), job.record.body.len(), job));
                 }
-                Err(error) => fates[at] = Fired::Refused(format!("the payload is no far job: {error}")),
+                Err(error) => outcomes[at] = Fired::Refused(format!("the payload is no far job: {error}")),
             }
         }
         let mut calls = JoinSet::new();
         for call in calls_of(jobs.into_iter()) {
             if let Some(why) = self.away.reason(call.shard) {
-                call.places.into_iter().for_each(|nth| fates[places[nth]] = Fired::Away(why.clone()));
+                call.places.into_iter().for_each(|nth| outcomes[places[nth]] = Fired::Away(why.clone()));
                 continue;
             }
             calls.spawn(publish(Arc::clone(&self.store), Arc::clone(&self.away), self.doubtful, call));
         }
         while let Some(called) = calls.join_next().await {
             match called {
-                Ok(published) => published.into_iter().for_each(|(nth, fate)| fates[places[nth]] = fate),
+                Ok(published) => {
+                    published.into_iter().for_each(|(nth, outcome)| outcomes[places[nth]] = outcome)
+                }
                 Err(error) => tracing::error!(%error, "publishing far jobs has panicked"),
             }
         }
-        fates
+        outcomes
     }
 }
 
@@ -80,22 +82,22 @@ async fn publish(
     call: Call<FarJob>,
 ) -> Vec<(usize, Fired)> {
     let Call { shard, mut places, mut jobs } = call;
-    let (mut fates, mut waited_ms) = (Vec::with_capacity(places.len()), 0);
+    let (mut outcomes, mut waited_ms) = (Vec::with_capacity(places.len()), 0);
     loop {
         let answer = store.publish_far(shard, &jobs, doubtful).await;
         away.note(shard, &answer);
         let published = match answer {
             Ok(published) => published,
             Err(error) => {
-                fates.extend(places.into_iter().map(|at| (at, fate(&error))));
-                return fates;
+                outcomes.extend(places.into_iter().map(|at| (at, outcome_of(&error))));
+                return outcomes;
             }
         };
         let (mut early, mut longest_ms) = ((Vec::new(), Vec::new()), 0);
         for ((at, job), published) in places.into_iter().zip(jobs).zip(published) {
             match published {
-                PublishedFar::Stored | PublishedFar::Over => fates.push((at, Fired::Done)),
-                PublishedFar::Doubtful => fates.push((at, Fired::Refused(DOUBTFUL.into()))),
+                PublishedFar::Stored | PublishedFar::Over => outcomes.push((at, Fired::Done)),
+                PublishedFar::Doubtful => outcomes.push((at, Fired::Refused(DOUBTFUL.into()))),
                 PublishedFar::Early(ms) => {
                     longest_ms = longest_ms.max(ms);
                     early.0.push(at);
@@ -105,14 +107,14 @@ async fn publish(
         }
         (places, jobs) = early;
         if places.is_empty() {
-            return fates;
+            return outcomes;
         }
         waited_ms += longest_ms;
         if waited_ms > EARLY_MAX_MS {
             let late =
                 format!("the clock of the queue's store is {longest_ms} ms behind that of the timers' store");
-            fates.extend(places.into_iter().map(|at| (at, Fired::Busy(late.clone()))));
-            return fates;
+            outcomes.extend(places.into_iter().map(|at| (at, Fired::Busy(late.clone()))));
+            return outcomes;
         }
         sleep(Duration::from_millis(longest_ms)).await;
     }

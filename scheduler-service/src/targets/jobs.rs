@@ -65,7 +65,7 @@ impl JobTarget {
 #[async_trait]
 impl Target for JobTarget {
     async fn fire(&self, batch: Vec<Firing>) -> Vec<Fired> {
-        let mut fates = vec![Fired::Failed("the call of the store was given up".into()); batch.len()];
+        let mut outcomes = vec![Fired::Failed("the call of the store was given up".into()); batch.len()];
         let shards = self.store.shards();
         let mut calls = JoinSet::new();
         let placed = batch.into_iter().map(|firing| {
@@ -74,23 +74,23 @@ impl Target for JobTarget {
         });
         for call in calls_of(placed) {
             if let Some(why) = self.away.reason(call.shard) {
-                call.places.into_iter().for_each(|at| fates[at] = Fired::Away(why.clone()));
+                call.places.into_iter().for_each(|at| outcomes[at] = Fired::Away(why.clone()));
                 continue;
             }
             let (store, away) = (Arc::clone(&self.store), Arc::clone(&self.away));
             calls.spawn(async move {
                 let answer = store.publish_once(call.shard, &call.jobs).await;
                 away.note(call.shard, &answer);
-                (call.places, answer.map_or_else(|error| fate(&error), |_| Fired::Done))
+                (call.places, answer.map_or_else(|error| outcome_of(&error), |_| Fired::Done))
             });
         }
         while let Some(called) = calls.join_next().await {
             match called {
-                Ok((places, fate)) => places.into_iter().for_each(|at| fates[at] = fate.clone()),
+                Ok((places, outcome)) => places.into_iter().for_each(|at| outcomes[at] = outcome.clone()),
                 Err(error) => tracing::error!(%error, "publishing the jobs of timers has panicked"),
             }
         }
-        fates
+        outcomes
     }
 }
 
@@ -139,7 +139,7 @@ pub(super) fn calls_of<J>(batch: impl Iterator<Item = (Shard, usize, J)>) -> Vec
 }
 
 /// What an error means for a timer. Nobody knows whether its job is stored; if it is, the next attempt finds it.
-pub(super) fn fate(error: &JobStoreError) -> Fired {
+pub(super) fn outcome_of(error: &JobStoreError) -> Fired {
     match error {
         JobStoreError::Unavailable(_) => Fired::Away(error.to_string()),
         JobStoreError::Unusable(_) | JobStoreError::TooManyFarRemovals => Fired::Failed(error.to_string()),

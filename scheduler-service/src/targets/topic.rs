@@ -168,7 +168,7 @@ impl Target for TopicTarget {
         let mut value = Vec::new();
         for (nth, firing) in batch.iter().enumerate() {
             let sent = match &is_full {
-                Some(fate) => Err(Fired::clone(fate)),
+                Some(outcome) => Err(Fired::clone(outcome)),
                 None => {
                     value.clear();
                     firing.encode_to(&mut value);
@@ -179,16 +179,16 @@ impl Target for TopicTarget {
                         true => send_with_headers(&**producer, tag, record, firing, id.as_bytes()),
                         false => producer.send(tag, record),
                     }
-                    .map_err(fate)
+                    .map_err(outcome_of)
                 }
             };
-            if let Err(fate) = sent {
-                if matches!(fate, Fired::Busy(_)) {
+            if let Err(outcome) = sent {
+                if matches!(outcome, Fired::Busy(_)) {
                     // The next one would be told the same.
-                    is_full.get_or_insert_with(|| fate.clone());
+                    is_full.get_or_insert_with(|| outcome.clone());
                 }
                 in_flight.not_sent(nth);
-                refused[nth] = Some(fate);
+                refused[nth] = Some(outcome);
             }
         }
         let timeout = Duration::from_millis(self.options.timeout_ms);
@@ -197,16 +197,16 @@ impl Target for TopicTarget {
         let deliveries = in_flight.take();
         let stores = self.deliveries.stored() > stored_before;
         let not_stored = |why: String| if stores { Fired::Failed(why) } else { Fired::Away(why) };
-        let fates =
+        let outcomes =
             refused.into_iter().zip(deliveries).map(|(refused, delivery)| match (refused, delivery) {
-                (Some(fate), _) => fate,
+                (Some(outcome), _) => outcome,
                 (None, Some(Delivery::Stored)) => Fired::Done,
                 (None, Some(Delivery::Failed(why) | Delivery::Unknown(why))) => not_stored(why),
                 (None, None) => {
                     not_stored(format!("the broker has not answered within {} ms", self.options.timeout_ms))
                 }
             });
-        fates.collect()
+        outcomes.collect()
     }
 }
 
@@ -235,7 +235,7 @@ pub fn refusal(topic: &str, hazards: &[String]) -> String {
 }
 
 /// What a refused record means for its timer.
-fn fate(refused: SendRefused) -> Fired {
+fn outcome_of(refused: SendRefused) -> Fired {
     let what = refused.to_string();
     match refused {
         SendRefused::TooLarge { .. } => Fired::Refused(what),

@@ -1,4 +1,4 @@
-//! The HTTP faces: the queue API and the admin API.
+//! The two APIs over HTTP: the queue API and the admin API.
 
 mod admin;
 mod answers;

@@ -18,7 +18,7 @@ where
         assert_eq!(serde_json::from_slice::<T>(&text).expect("what we write we read"), message);
         assert_eq!(T::decode(message.encode_to_vec().as_slice()).expect("so is protobuf"), message);
     }
-    // The same over gRPC, and from there to JSON, as the HTTP face answers.
+    // The same over gRPC, and from there to JSON, as a server answers over HTTP.
     if let Ok(message) = T::decode(body) {
         let text = serde_json::to_vec(&message);
         // An enum's number that has no name cannot be written: an error, never a panic.
