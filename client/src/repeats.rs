@@ -81,7 +81,7 @@ impl FiredIds {
         }
     }
 
-    /// Its work is done: when it comes again, it was [`Seen::Before`].
+    /// Notes that the work of a timer is done: when the timer comes again, it was [`Seen::Before`].
     pub fn done(&mut self, fired: &FiredTimer) {
         // A timer that was sent again by hand may have another due time; its id is the same.
         if let Some(due_ms) = self.due_of.insert(fired.id.clone(), fired.due_ms) {

@@ -68,7 +68,7 @@ pub struct SupervisedParts {
 /// The state of a supervised consumer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SupervisorState {
-    /// Its broker is asked for a consumer.
+    /// The broker of the topic is asked for a consumer.
     Opening {
         /// Why the last attempt failed; `None` before the first answer.
         why: Option<String>,

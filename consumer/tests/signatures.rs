@@ -414,7 +414,8 @@ async fn a_drain_leaves_what_waits_for_a_key_to_the_next_reader() {
     assert!(consumer.drain(Duration::from_secs(5)).await.unwrap().is_clean());
 }
 
-/// Its partition goes and comes back while it waits: it is judged by whoever has it then, and by nobody twice.
+/// The partition of a record that waits for a key goes and comes back: the record is judged by whoever has it then, and by nobody
+/// twice.
 #[tokio::test(start_paused = true)]
 async fn what_waits_for_a_key_goes_with_its_partition() {
     let setup = setup(Unsigned::Refuse);

@@ -195,7 +195,7 @@ impl FarTier {
     /// Whether tasks are taken, changed and loaded.
     ///
     /// # Errors
-    /// Why not.
+    /// Why they are not.
     pub fn check(&self) -> Result<(), String> {
         if let Some(why) = self.0.refused.get() {
             return Err(format!("{why}; far timers are not taken, changed or loaded until the next start"));

@@ -43,13 +43,13 @@ impl Default for JobsOptions {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{option}` is {min} to {max}, not {value}")]
 pub struct OutOfRange {
-    /// Which one.
+    /// The name of the option.
     pub option: &'static str,
-    /// What it is.
+    /// The value that it has.
     pub value: u64,
-    /// The least.
+    /// The least value that is allowed.
     pub min: u64,
-    /// The most.
+    /// The greatest value that is allowed.
     pub max: u64,
 }
 

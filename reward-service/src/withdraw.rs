@@ -225,7 +225,7 @@ mod tests {
     use windfall_ledger::{ArchiveFilter, Ledger, LedgerOptions, Unbudgeted};
     use windfall_proto::event::EventRef;
 
-    /// Its payer never says whether it has paid.
+    /// A payer that never says whether it has paid.
     struct Silent;
 
     #[async_trait]

@@ -222,7 +222,7 @@ async fn a_release_without_an_activity_never_hits_the_order_of_another_one() {
     assert_clean(folder.path());
 }
 
-/// Its caller died after the reservation, and nobody asked again.
+/// The caller of an asynchronous grant died after the reservation, and nobody asked again.
 #[tokio::test]
 async fn what_never_came_is_listed_and_released_and_comes_late_to_the_archive() {
     let folder = tempfile::tempdir().unwrap();

@@ -28,9 +28,9 @@ const PATIENCE: Duration = Duration::from_secs(90);
 struct Faulty {
     inner: Arc<EmbeddedJobs>,
     next: AtomicU8,
-    /// Its last shard does not answer.
+    /// Whether the last shard does not answer.
     is_half_away: AtomicBool,
-    /// Publishing waits.
+    /// Whether publishing waits.
     hangs: AtomicBool,
     /// How often it was asked to publish.
     publishes: AtomicU64,

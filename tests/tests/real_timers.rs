@@ -83,7 +83,7 @@ struct Entry {
 enum Fate {
     Fires,
     Cancelled,
-    /// Its cancel came so late, or was repeated so late, that there was no such timer any more.
+    /// The cancel of this timer came so late, or was repeated so late, that there was no such timer any more.
     Either,
 }
 

@@ -45,7 +45,7 @@ pub enum LineKind {
 /// A movement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Line {
-    /// Its direction.
+    /// What moved, and whether to the user or away.
     pub kind: LineKind,
     /// The order number, or the withdrawal's id.
     pub reference: String,

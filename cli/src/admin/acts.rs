@@ -30,10 +30,10 @@ pub enum Acts {
         /// The withdrawal's user; needed where several users have such a withdrawal [default: that of the withdrawal]
         #[arg(long, default_value_t = 0, allow_hyphen_values = true)]
         user: i64,
-        /// Its payer has paid it
+        /// The payer of the order or withdrawal has paid it
         #[arg(long)]
         paid: bool,
-        /// Its payer has certainly not paid it: the budget of an order is free again, the money of a withdrawal goes back
+        /// The payer of the order or withdrawal has certainly not paid it: the budget of an order is free again, the money of a withdrawal goes back
         #[arg(long)]
         returned: bool,
         #[command(flatten)]

@@ -173,7 +173,7 @@ fn delete_staged(staged: Vec<PathBuf>) {
 /// The far tier of a process.
 #[derive(Clone)]
 pub struct Far {
-    /// It.
+    /// The tier, which takes, keeps and loads timers.
     pub tier: FarTier,
     /// What opens its segments, where they had no answer. Until then it takes timers, and does nothing else.
     pub away: Option<Arc<dyn Connect>>,

@@ -1,4 +1,4 @@
-//! The roles: services that other teams call, one a process or all in one.
+//! The roles: services that other teams call. A process has one of them, or all.
 //!
 //! [`options`] is what a process is told, [`parts`] opens what the options name and hands it to the one wiring
 //! ([`crate::wiring`]), [`role`] is the work of each role, [`mod@run`] the life of a process from its start to the last

@@ -33,7 +33,7 @@ const ENVIRONMENT: &str = "WINDFALL_OPTION";
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ServiceOptions {
-    /// Where this process keeps its own: the spool, the salvage file, embedded parts, copies. One a process.
+    /// Where this process keeps its own: the spool, the salvage file, embedded parts, copies. No two processes share it.
     pub data: PathBuf,
     /// The key ring. Default: `keys.toml` in `data`.
     pub keys: Option<PathBuf>,

@@ -84,7 +84,7 @@ pub enum TaskAt {
 pub struct Change {
     /// Only this tenant's task is changed.
     pub tenant: u16,
-    /// Which.
+    /// The task that is changed.
     pub at: TaskAt,
     /// `None` cancels it; else it gets what is given here, in one step, and keeps the rest.
     pub to: Option<Moved>,
@@ -155,7 +155,7 @@ pub struct Lease {
 /// Another instance has the shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeldBy {
-    /// Who.
+    /// The instance that has the shard.
     pub instance: String,
     /// How long it may keep it without a renewal, by the store's clock.
     pub left_ms: u64,

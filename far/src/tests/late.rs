@@ -335,7 +335,7 @@ async fn tasks_are_not_loaded_into_a_store_that_means_others_by_their_numbers() 
     assert_eq!(world.near.counts(Shard(1)).await.unwrap(), [(shop, 1)].into());
 }
 
-/// Its caller has lost the answer to a cancel, and asks again when the hour has been loaded without the task.
+/// A caller has lost the answer to a cancel, and asks again when the hour has been loaded without the task.
 #[tokio::test]
 async fn what_was_cancelled_before_its_hour_was_loaded_is_said_to_be_cancelled_as_long_as_the_hour_is_kept() {
     let mut world = World::with(FarOptions { keep_ms: 2 * HOUR_MS, ..options() }).await;

@@ -12,7 +12,7 @@ fn payload(text: &str) -> Option<Moved> {
     Some(Moved { due_ms: None, payload: Some(text.to_owned().into()) })
 }
 
-/// Its caller has given it up, asked again, and changed the task once more.
+/// The caller of a change that hangs has given it up, asked again, and changed the task once more.
 #[tokio::test]
 async fn a_change_that_hangs_in_a_slow_read_undoes_no_later_one() {
     let world = World::new().await;

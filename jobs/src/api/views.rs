@@ -12,7 +12,7 @@ pub struct JobView {
     pub number: JobNumber,
     /// What it does, and who changed it last.
     pub definition: Definition,
-    /// Its occurrences.
+    /// The occurrence that comes next, and the last one that was decided.
     pub state: JobState,
 }
 
@@ -86,7 +86,7 @@ pub enum JobsError {
     Executor {
         /// Its address.
         address: String,
-        /// Why.
+        /// Why there is no answer.
         why: String,
     },
     /// The executor has answered that it does not do it, as one that keeps no logs: the same call once more is of no use.

@@ -21,7 +21,7 @@ pub(super) struct Generations<K, V> {
 }
 
 impl<K: Hash + Eq, V: Cost> Generations<K, V> {
-    /// Its entries cost `cost_max` at most together, or one of them is more than half of it.
+    /// An empty map. Its entries together cost `cost_max` at most, unless a single one costs more than half of that.
     pub(super) fn new(cost_max: usize) -> Self {
         let (young, old) = (HashMap::new(), HashMap::new());
         Self { young, old, young_cost: 0, young_cost_max: cost_max / 2 }

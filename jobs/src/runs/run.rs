@@ -109,7 +109,7 @@ pub enum RunState {
     Ended {
         /// When, by the store's clock.
         at_ms: u64,
-        /// How.
+        /// How it ended.
         outcome: Outcome,
     },
 }

@@ -10,7 +10,7 @@ pub enum CallError {
     NotSent {
         /// The executor.
         address: ExecutorAddress,
-        /// Why.
+        /// Why nothing was sent.
         reason: String,
     },
     /// The executor answered that it does not do it. Another executor may be tried; not so after [`Refusal::Repeated`],
@@ -32,7 +32,7 @@ pub enum CallError {
     Unknown {
         /// The executor.
         address: ExecutorAddress,
-        /// Why.
+        /// Why there is no answer that can be read.
         reason: String,
     },
 }

@@ -72,7 +72,7 @@ pub(super) struct InFlightTable {
 pub(super) enum AfterSend {
     /// It is in flight.
     Sent,
-    /// Its delivery is reported already.
+    /// The producer has reported its delivery already, before `send` returned.
     Early(InFlightSend, Delivery),
 }
 

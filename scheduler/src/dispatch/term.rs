@@ -33,7 +33,7 @@ pub(super) struct Outcome {
 /// See [`Outcome`].
 #[derive(Debug)]
 pub(super) enum What {
-    /// Its target has it.
+    /// The task is over: its target has acknowledged it.
     Over { tenant: u16, key: Option<TaskKey> },
     /// It was tried in vain so often, and is tried again.
     Tried(u32),

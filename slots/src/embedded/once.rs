@@ -19,7 +19,7 @@ const PLACE_BYTES: usize = 8;
 /// How a key was used up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Used {
-    /// Its task has fired, or was given up.
+    /// The task of the key has fired, or was given up.
     Over = 1,
     /// It was cancelled.
     Cancelled = 2,

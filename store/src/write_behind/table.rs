@@ -26,7 +26,7 @@ pub(super) struct Bounds {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Taken {
     Waits,
-    /// Its reward was credited before it came.
+    /// The reward of this token was credited before the token was put.
     Cancelled,
     /// There is no room now.
     Full,

@@ -44,11 +44,11 @@ const REQUEST_ID_MAX_BYTES: usize = 128;
 
 /// What a pool is made of.
 pub struct PoolParts {
-    /// Its jobs.
+    /// The store in which the pool keeps its jobs.
     pub store: Arc<dyn JobStore>,
-    /// Its tokens.
+    /// The tokens by which callers may use the pool.
     pub tokens: Arc<dyn QueueTokens>,
-    /// Where its jobs wait that are due much later; without it all of them wait in `store`.
+    /// Where jobs of the pool wait that are due much later; without it all of them wait in `store`.
     pub far: Option<FarJobs>,
 }
 

@@ -85,7 +85,7 @@ fn query(text: &str) {
     }
 }
 
-/// Its jobs are the elements of one array, byte for byte, and no more of them than are allowed.
+/// The jobs of a body of several are the elements of one array, byte for byte, and no more of them than are allowed.
 fn bulk(body: &Bytes) {
     let Some(jobs) = fuzzing::bulk_bodies(body) else { return };
     assert!((1..=BULK_JOBS_MAX).contains(&jobs.len()));

@@ -21,7 +21,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Ready {
-    /// Its log has this text since the start.
+    /// No question: the server is ready when its log has had this text since the start.
     Line(String),
     /// ApiVersions, which every Kafka broker answers before any login.
     Kafka(SocketAddr),

@@ -225,7 +225,7 @@ impl Servers {
     }
 }
 
-/// Its ports are its own, or free to take again. After a reboot somebody else may have one.
+/// Whether the ports of a server are its own, or free to take again. After a reboot somebody else may have one.
 fn may_start(entry: &Entry) -> bool {
     entry.parts.iter().any(|part| part.process.as_ref().is_some_and(Identity::is_alive))
         || entry.ports.iter().all(|port| ports::is_free(*port))

@@ -99,11 +99,11 @@ pub struct Entry {
     pub not_before_ms: u64,
     /// What must become of it.
     pub fate: Fate,
-    /// Its add was repeated: there may be two timers, where the first one had fired by then.
+    /// Whether the add was repeated: there may be two timers, where the first one had fired by then.
     pub is_doubtful: bool,
     /// Why a call was refused.
     pub refused: Option<String>,
-    /// Its move was answered as done.
+    /// Whether the move was answered as done.
     pub is_moved: bool,
     moving_ms: Option<u64>,
     cancels: u32,

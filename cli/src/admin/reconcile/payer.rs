@@ -36,7 +36,7 @@ pub struct PayerArgs {
     /// The beginning of the period that the statement is about: 2027-02-06T00:00:00Z, or Unix milliseconds
     #[arg(long, value_name = "TIME", requires = "statement", value_parser = time_ms)]
     from: Option<u64>,
-    /// Its end, which is no part of it
+    /// The end of that period: the first moment that is no longer part of it
     #[arg(long, value_name = "TIME", requires = "statement", value_parser = time_ms)]
     to: Option<u64>,
     /// Seconds at both ends of the period in which a payment that the statement lacks is not claimed: more than the clocks

@@ -239,7 +239,7 @@ pub struct End {
     pub name: &'static str,
     /// Whether it was counted since the processes were started, or is what waits now.
     pub is_counted: bool,
-    /// How many.
+    /// How many there were since then, or are now.
     pub count: u64,
     /// The growth of what is counted in a second; `None` before it was read twice.
     pub per_s: Option<f64>,
