@@ -7,7 +7,7 @@ use crate::forecast::Forecast;
 use crate::gateway;
 use crate::options::RulesRight;
 use crate::replay::METRICS;
-use crate::rules::{By, RulesDesk, Wanted};
+use crate::rules::{By, RulesEditor, Wanted};
 use crate::session::Use;
 use crate::trial::{Step, Wish};
 use bytes::Bytes;
@@ -195,7 +195,7 @@ impl Inner {
 
 /// A step that changes the rules, or ends a proposal, by whom the caller has found to be allowed to.
 async fn rules_step(
-    rules: &RulesDesk,
+    rules: &RulesEditor,
     path: &str,
     request: &Request<Bytes>,
     caller: &Caller,
