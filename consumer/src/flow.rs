@@ -22,6 +22,7 @@ use crate::signatures::Entrance;
 use crate::stats::{Cause, ConsumerStats};
 use crate::units::NS_PER_MS;
 use bytes::Bytes;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use windfall_contract::broker::Epoch;
 use windfall_contract::rewards::{GrantReply, Rejection, RetryReason};
@@ -516,6 +517,40 @@ impl Flow {
         for event in events {
             self.archive.push(ArchiveItem::event(key, record.failures, event, rejection, detail.clone()));
         }
+    }
+
+    /// Takes what came in by a destroyed key out of the lanes and the delay queue. The answers of calls that have begun are
+    /// waited for: what they do not decide is taken out at the next look.
+    pub fn refuse_destroyed(&mut self) {
+        let keys = self.key_gone.in_flight(&self.table);
+        if keys.is_empty() {
+            return;
+        }
+        let mut undecided: BTreeMap<Key, usize> = BTreeMap::new();
+        for at in 0..self.lanes.len() {
+            for taken in self.lanes[at].take_undecided(|key| self.key_gone.has(key)) {
+                *undecided.entry(taken.key).or_default() += taken.events.len();
+            }
+        }
+        for key in keys {
+            let uncut = self.cut_rest(key).map_or(0, |events| events.len());
+            let events = undecided.remove(&key).unwrap_or(0) + uncut;
+            if events > 0 {
+                self.archive_destroyed(key, events);
+            }
+        }
+    }
+
+    /// The record goes to the archive as it came. I3: one of its events stays open until that has stored it.
+    fn archive_destroyed(&mut self, key: Key, events: usize) {
+        let events = u32::try_from(events).unwrap_or(u32::MAX);
+        let Some(record) = self.table.get(key) else { return };
+        let Some(item) = self.key_gone.archive(key, record, &self.topic, &self.stats) else {
+            self.table.settle(key, events);
+            return;
+        };
+        self.archive.push(item);
+        self.table.settle(key, events - 1);
     }
 
     /// Cuts the remaining events of a record, wherever it waits; `None` where none is left.
