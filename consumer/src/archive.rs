@@ -1,6 +1,6 @@
 //! Sends what finally failed to the failure archive. It stays in flight until the archive has stored it.
 
-use crate::in_flight::{InFlightTable, Key};
+use crate::in_flight::{InFlightRecord, InFlightTable, Key};
 use crate::units::NS_PER_MS;
 use bytes::Bytes;
 use std::collections::VecDeque;
@@ -137,7 +137,7 @@ impl Archive {
         tracing::warn!(topic = %self.topic, %error, items = items.len(), "the archive took nothing, it is asked again");
         let mut overdue = Vec::new();
         for item in items.into_iter().rev() {
-            match table.get(item.key).map(|record| record.is_overdue) {
+            match table.get(item.key).map(InFlightRecord::is_overdue) {
                 Some(true) => overdue.push(item),
                 Some(false) => self.waiting.push_front(item),
                 None => {}

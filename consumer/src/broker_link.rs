@@ -6,9 +6,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 use windfall_contract::Clock;
-use windfall_contract::broker::{
-    Acks, Commit, CommitError, Consumer, Epoch, Fetch, PollError, Polled, Position,
-};
+use windfall_contract::broker::{Commit, CommitError, Consumer, Epoch, Fetch, PollError, Polled, Position};
 
 const POLL_PAUSE_MIN_NS: u64 = 100 * NS_PER_MS;
 const POLL_PAUSE_MAX_NS: u64 = 2_000 * NS_PER_MS;
@@ -62,7 +60,6 @@ pub(crate) struct BrokerLink {
     source: Option<Source>,
     turning: Option<Turning>,
     clock: Clock,
-    acks: Acks,
     /// The time before which no poll begins, and the length of that pause.
     poll_at_ns: u64,
     poll_pause_ns: u64,
@@ -70,13 +67,7 @@ pub(crate) struct BrokerLink {
 
 impl BrokerLink {
     pub fn new(source: Source, clock: Clock) -> Self {
-        let acks = source.acks();
-        Self { source: Some(source), turning: None, clock, acks, poll_at_ns: 0, poll_pause_ns: 0 }
-    }
-
-    /// How the broker is told what is finished.
-    pub fn acks(&self) -> Acks {
-        self.acks
+        Self { source: Some(source), turning: None, clock, poll_at_ns: 0, poll_pause_ns: 0 }
     }
 
     /// Whether a turn may begin.

@@ -21,7 +21,7 @@ impl DelayQueue {
     /// `hold_max`, and an empty queue takes any record.
     pub fn has_room_for(&self, record: &InFlightRecord, early_ms: u64, pacing: &Pacing) -> bool {
         let part = if early_ms <= pacing.hold_max_ms { 1 } else { 2 };
-        let (events, bytes) = (u64::from(record.uncut), record.payload.len() as u64);
+        let (events, bytes) = (u64::from(record.uncut()), record.payload.len() as u64);
         let fits = self.events + events <= u64::from(pacing.lane_events_max) / part
             && self.bytes + bytes <= pacing.lane_bytes_max / part;
         fits || self.records == 0
@@ -29,11 +29,11 @@ impl DelayQueue {
 
     /// Takes a record that is due in `early_ms`.
     pub fn enter(&mut self, key: Key, record: &mut InFlightRecord, early_ms: u64, now_ns: u64) {
-        record.place = Place::DelayQueue;
+        record.moves_to(Place::DelayQueue);
         let due_ns = now_ns.saturating_add(early_ms.saturating_mul(NS_PER_MS));
         self.due.push(Reverse((due_ns, key)));
         self.records += 1;
-        self.events += u64::from(record.uncut);
+        self.events += u64::from(record.uncut());
         self.bytes += record.payload.len() as u64;
     }
 
@@ -45,7 +45,7 @@ impl DelayQueue {
     /// Forgets a record that waits here and goes elsewhere; its key is skipped later.
     pub fn forget(&mut self, record: &InFlightRecord) {
         self.records = self.records.saturating_sub(1);
-        self.events = self.events.saturating_sub(u64::from(record.uncut));
+        self.events = self.events.saturating_sub(u64::from(record.uncut()));
         self.bytes = self.bytes.saturating_sub(record.payload.len() as u64);
     }
 
@@ -56,8 +56,8 @@ impl DelayQueue {
                 return None;
             }
             self.due.pop();
-            if let Some(record) = table.get_mut(key).filter(|record| record.place == Place::DelayQueue) {
-                record.place = Place::Gone;
+            if let Some(record) = table.get_mut(key).filter(|record| record.place() == Place::DelayQueue) {
+                record.moves_to(Place::Gone);
                 self.forget(record);
                 return Some(key);
             }
@@ -85,5 +85,5 @@ impl DelayQueue {
 }
 
 fn waits(table: &InFlightTable, key: Key) -> bool {
-    table.get(key).is_some_and(|record| record.place == Place::DelayQueue)
+    table.get(key).is_some_and(|record| record.place() == Place::DelayQueue)
 }

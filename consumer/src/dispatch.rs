@@ -7,36 +7,25 @@
 
 pub(crate) mod restart;
 
-use crate::archive::Archive;
+use self::restart::{Carried, Remains};
 use crate::broker_link::{BrokerLink, Plan, Turned};
-use crate::delay_queue::DelayQueue;
 use crate::drain::{Drain, DrainAsked, DrainReport};
 use crate::flow::Flow;
-use crate::grant_calls::GrantCalls;
-use crate::hand_over::HandOver;
-use crate::in_flight::InFlightTable;
-use crate::key_gone::KeyGone;
-use crate::lanes::Lanes;
-use crate::late_keys::LateKeys;
 use crate::liveness::{Liveness, SessionChange};
 use crate::membership::Membership;
 use crate::options::Options;
-use crate::pace::Pace;
-use crate::partitions::Partitions;
 use crate::parts::{Parts, RulesNow};
-use crate::probation::{Held, Probation};
+use crate::probation::{Held, Probation, Suspicion, position};
 use crate::replay::Replay;
-use crate::retry_state::RetryState;
 use crate::shared_limiter::SharedLimiter;
-use crate::signatures::Entrance;
 use crate::stats::ConsumerStats;
 use crate::units::NS_PER_MS;
-use crate::watchdog;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 use windfall_contract::Clock;
 use windfall_contract::broker::{Change, Fetch, InRecord, PollError, Polled};
+use windfall_contract::rules::Rules;
 use windfall_limiter::Now;
 
 const SWEEP_EVERY_NS: u64 = 5 * NS_PER_MS;
@@ -71,55 +60,12 @@ pub(crate) struct Dispatch {
 
 impl Dispatch {
     pub fn new(parts: Parts, options: Options, stats: Arc<ConsumerStats>) -> Self {
-        let Parts {
-            topic,
-            source,
-            rewards,
-            requeue_sink,
-            spill_log,
-            long_delays,
-            limiter,
-            rules,
-            clock,
-            signatures,
-        } = parts;
+        let now_ns = parts.clock.monotonic_ns();
+        let flow = Flow::new(&parts, &options, &stats, now_ns);
+        let Parts { topic, source, requeue_sink, spill_log, limiter, rules, clock, .. } = parts;
         let topic: Arc<str> = topic.into();
-        let now_ns = clock.monotonic_ns();
         let of = source.partitions();
         let membership = Membership::join(Arc::clone(&limiter), Arc::clone(&topic), of, clock.clone());
-        let broker = BrokerLink::new(source, clock.clone());
-        let retries = RetryState::new(
-            Arc::clone(&topic),
-            Arc::clone(&requeue_sink),
-            Arc::clone(&spill_log),
-            options.jitter_seed,
-            Arc::clone(&stats),
-        );
-        let entrance = Entrance::new(Arc::clone(&topic), signatures);
-        entrance.show(&stats);
-        let flow = Flow {
-            topic: Arc::clone(&topic),
-            stats: Arc::clone(&stats),
-            entrance,
-            late_keys: LateKeys::default(),
-            key_gone: KeyGone::default(),
-            limiter: Arc::clone(limiter.limiter()),
-            rules: rules(),
-            table: InFlightTable::new(broker.acks()),
-            partitions: Partitions::new(broker.acks(), options.commit_every_ms, now_ns),
-            lanes: Lanes::default(),
-            delay_queue: DelayQueue::default(),
-            hand_over: HandOver::new(
-                Arc::clone(&topic),
-                long_delays,
-                options.hand_over_after_ms,
-                Arc::clone(&stats),
-            ),
-            pace: Pace::new(&options),
-            grants: GrantCalls::new(Arc::clone(&topic), Arc::clone(&rewards)),
-            retries,
-            archive: Archive::new(Arc::clone(&topic), rewards),
-        };
         let mut new = Self {
             replay: Replay::new(Arc::clone(&topic), requeue_sink, spill_log, Arc::clone(&stats)),
             liveness: Liveness::new(options.session_timeout_ms),
@@ -131,15 +77,15 @@ impl Dispatch {
             looked_ns: 0,
             rules_now: rules,
             topic,
-            clock,
             stats,
             options,
             limiter,
             membership,
-            broker,
+            broker: BrokerLink::new(source, clock.clone()),
             flow,
+            clock,
         };
-        new.apply_rules(now_ns);
+        new.apply_rules(Arc::clone(new.flow.rules()), now_ns);
         new
     }
 
@@ -163,10 +109,7 @@ impl Dispatch {
                 biased;
                 deadline = drain_asked.asked() => self.drain.begin(deadline, self.clock.monotonic_ns()),
                 turned = self.broker.ended() => self.turned(turned),
-                answer = self.flow.retries.next() => self.flow.retried(answer, self.clock.monotonic_ns()),
-                Some(ended) = self.flow.grants.next() => self.flow.granted(ended, self.clock.monotonic_ns()),
-                Some(ended) = self.flow.archive.next() => self.flow.archived(ended, self.clock.monotonic_ns()),
-                Some(ended) = self.flow.hand_over.next() => self.flow.handed_over(ended, self.clock.monotonic_ns()),
+                answer = self.flow.next() => self.flow.answered(answer, self.clock.monotonic_ns()),
                 answer = self.replay.next() => self.replay.take_in(answer, self.clock.monotonic_ns()),
                 () = tokio::time::sleep(wake) => {}
             }
@@ -177,9 +120,8 @@ impl Dispatch {
     fn turn(&mut self) -> u64 {
         let now_ns = self.clock.monotonic_ns();
         let rules = (self.rules_now)();
-        if rules.edition() != self.flow.rules.edition() {
-            self.flow.rules = rules;
-            self.apply_rules(now_ns);
+        if rules.edition() != self.flow.rules().edition() {
+            self.apply_rules(rules, now_ns);
         }
         self.take_in_answers();
         if now_ns.saturating_sub(self.swept_ns) >= SWEEP_EVERY_NS {
@@ -197,30 +139,16 @@ impl Dispatch {
     }
 
     fn take_in_answers(&mut self) {
-        while let Some(answer) = self.flow.retries.try_next() {
-            self.flow.retried(answer, self.clock.monotonic_ns());
-        }
-        while let Some(ended) = self.flow.grants.try_next() {
-            self.flow.granted(ended, self.clock.monotonic_ns());
-        }
-        while let Some(ended) = self.flow.archive.try_next() {
-            self.flow.archived(ended, self.clock.monotonic_ns());
-        }
-        while let Some(ended) = self.flow.hand_over.try_next() {
-            self.flow.handed_over(ended, self.clock.monotonic_ns());
-        }
+        let clock = &self.clock;
+        self.flow.take_in_answers(|| clock.monotonic_ns());
         while let Some(answer) = self.replay.try_next() {
             self.replay.take_in(answer, self.clock.monotonic_ns());
         }
     }
 
-    fn apply_rules(&mut self, now_ns: u64) {
-        let Self { flow, limiter, stats, topic, .. } = self;
-        limiter.apply(&flow.rules, Now(now_ns));
-        flow.lanes.apply(&flow.rules, topic, limiter.limiter(), |name| stats.of_type(name));
-        flow.entrance.apply(&flow.rules);
-        stats.rules_version.set(flow.rules.version);
-        flow.send_back_closed_lanes();
+    fn apply_rules(&mut self, rules: Arc<Rules>, now_ns: u64) {
+        self.limiter.apply(&rules, Now(now_ns));
+        self.flow.apply(rules);
     }
 
     /// Handles what depends on time: deadlines, due records, bounds that follow the limits, partitions that do not
@@ -236,13 +164,9 @@ impl Dispatch {
             self.looked_ns = now_ns;
             // While the session is frozen, the share is none: what waits in the lanes stays there.
             if !self.liveness.is_frozen() {
-                self.set_bounds();
+                self.flow.set_bounds();
             }
-            self.flow.lanes.look(now_ns);
-            self.flow.send_back_closed_lanes();
-            self.flow.unpin_full_windows(now_ns);
-            self.flow.look_at_late_keys(now_ns, self.clock.wall_ms());
-            watchdog::look(&mut self.flow, now_ns);
+            self.flow.look(now_ns, self.clock.wall_ms());
         }
     }
 
@@ -259,30 +183,23 @@ impl Dispatch {
             self.set_owned(now_ns);
         }
         if change == Some(SessionChange::Thawed) {
-            self.set_bounds();
+            self.flow.set_bounds();
         }
         self.liveness.is_frozen()
     }
 
     /// Tells the limiter how many partitions this consumer owns, as far as it knows.
     fn set_owned(&mut self, now_ns: u64) {
-        let owned = u32::try_from(self.flow.partitions.len()).unwrap_or(u32::MAX);
+        let owned = u32::try_from(self.flow.partitions()).unwrap_or(u32::MAX);
         self.stats.partitions.set(owned.into());
         self.membership.owns(if self.liveness.is_frozen() { 0 } else { owned }, now_ns);
     }
 
-    fn set_bounds(&mut self) {
-        self.flow.lanes.set_bounds(&self.flow.rules.pacing, self.limiter.limiter());
-    }
-
     /// The next turn with the broker, if there is reason for one.
     fn plan(&mut self, now_ns: u64) -> Option<Plan> {
-        let flow = &mut self.flow;
-        let commits = flow.partitions.take_commits(now_ns);
-        let paused = flow.partitions.decide_pauses(&flow.lanes, &flow.rules.pacing, now_ns);
-        self.stats.paused_partitions.set(paused);
+        let commits = self.flow.plan(now_ns);
         let may_fetch = !self.drain.is_under_way() && !self.probation.is_active();
-        let records = if !may_fetch { 0 } else { flow.records_to_fetch(now_ns) };
+        let records = if !may_fetch { 0 } else { self.flow.records_to_fetch(now_ns) };
         let wants_poll = records > 0 || self.liveness.needs_a_beat(now_ns);
         let beat = self.liveness.beat();
         let fetch = (wants_poll && self.broker.may_poll(now_ns)).then(|| Fetch {
@@ -290,14 +207,11 @@ impl Dispatch {
             max_bytes: self.options.fetch_bytes_max,
             wait: if records > 0 { beat.min(POLL_WAIT) } else { Duration::ZERO },
         });
-        let has_work = fetch.is_some()
-            || !commits.is_empty()
-            || flow.partitions.has_pauses()
-            || flow.table.finished() > 0;
+        let has_work = fetch.is_some() || !commits.is_empty() || self.flow.has_news();
         has_work.then(|| Plan {
-            pauses: flow.partitions.take_pauses(),
+            pauses: self.flow.take_pauses(),
             commits,
-            finished: flow.table.take_finished(),
+            finished: self.flow.take_finished(),
             fetch,
             commit_timeout: beat,
         })
@@ -309,13 +223,13 @@ impl Dispatch {
             Ok(()) if turned.commits.is_empty() && turned.finished.is_empty() => {}
             Ok(()) => {
                 self.stats.commits.add(1);
-                self.flow.partitions.committed(&turned.commits);
+                self.flow.committed(&turned.commits);
             }
             Err(error) => {
                 // Partitions that are still owned are committed with the next turn; the others are read again by their
                 // owner.
                 self.stats.commits_failed.add(1);
-                self.flow.table.tell_again(turned.finished);
+                self.flow.not_committed(turned.finished);
                 tracing::warn!(topic = %self.topic, %error, "the commit failed, it is repeated");
             }
         }
@@ -358,9 +272,7 @@ impl Dispatch {
                     self.flow.assigned(partition, epoch, next_offset, now_ns);
                 }
                 Change::Passed { partition, epoch, next_offset } => {
-                    if let Some(own) = self.flow.partitions.under(partition, epoch) {
-                        own.passed(next_offset);
-                    }
+                    self.flow.passed(partition, epoch, next_offset);
                 }
                 Change::Revoked { partition, epoch } => self.flow.revoked(partition, epoch),
             }
@@ -368,11 +280,11 @@ impl Dispatch {
         self.is_reassigning = false;
         if share_changes {
             self.set_owned(now_ns);
-            self.set_bounds();
+            self.flow.set_bounds();
         }
         // After the changes, before the records: partitions count again once it is known which are owned.
         self.is_frozen(now_ns);
-        self.flow.pace.polled(records);
+        self.flow.polled(records);
         self.stats.records_fetched.add(records as u64);
         let wall_ms = self.clock.wall_ms();
         while let Some(record) = self.arriving.front().cloned() {
@@ -383,41 +295,114 @@ impl Dispatch {
             }
             self.arriving.pop_front();
         }
-        self.stats.records_in_flight.set(self.flow.table.len() as u64);
+        self.stats.records_in_flight.set(self.flow.table().len() as u64);
     }
 
     fn wake_ns(&self, now_ns: u64) -> u64 {
         let is_idle = self.flow.is_empty() && !self.drain.is_under_way();
-        let mut wake_ns = now_ns + if is_idle { IDLE_WAKE_NS } else { BUSY_WAKE_NS };
+        let wake_ns = now_ns + if is_idle { IDLE_WAKE_NS } else { BUSY_WAKE_NS };
         if self.liveness.is_frozen() {
             // Nothing may go, whatever waits.
             return wake_ns;
         }
-        for at_ns in self.flow.lanes.iter().filter_map(|lane| lane.wants_to_go_ns()) {
-            wake_ns = wake_ns.min(at_ns.max(now_ns + NS_PER_MS));
-        }
-        wake_ns
+        let pass_ns = self.flow.next_pass_ns().map(|at_ns| at_ns.max(now_ns + NS_PER_MS));
+        pass_ns.map_or(wake_ns, |pass_ns| wake_ns.min(pass_ns))
     }
 
     /// Commits what is finished and leaves the group.
     pub async fn leave(mut self) -> DrainReport {
         // I5: before the broker gives the partitions to another member.
         self.membership.disown();
-        let flow = &mut self.flow;
+        let mut not_stored = Vec::new();
         if let Some(turned) = self.broker.last_turn().await {
             if turned.committed.is_ok() {
-                flow.partitions.committed(&turned.commits);
+                self.flow.committed(&turned.commits);
             } else {
-                flow.partitions.commit_again(turned.commits);
-                flow.table.tell_again(turned.finished);
+                not_stored = turned.commits;
+                self.flow.not_committed(turned.finished);
             }
         }
-        let (commits, finished) = (flow.partitions.take_last_commits(), flow.table.take_finished());
+        let (commits, finished) = (self.flow.take_last_commits(not_stored), self.flow.take_finished());
         let left = self.broker.leave(&self.topic, &commits, &finished).await;
         DrainReport {
-            unfinished_records: self.flow.table.len() + self.probation.waiting(),
+            unfinished_records: self.flow.table().len() + self.probation.waiting(),
             committed: left.committed,
             closed: left.closed,
+        }
+    }
+
+    /// Whether a drain has been asked for.
+    pub fn is_draining(&self) -> bool {
+        self.drain.is_under_way()
+    }
+
+    /// The state that this loop leaves after a panic. `None` where the source is lost, or where it is not certain what
+    /// was in flight:
+    /// then the source is given up, and the broker delivers again what is not committed.
+    pub async fn into_remains(mut self) -> Option<Remains> {
+        if self.is_reassigning {
+            return None;
+        }
+        let standings = self.flow.standings();
+        let left = restart::left_behind(&standings, self.flow.table(), self.arriving, &self.probation)?;
+        let suspicion = self.probation.after_panic(left.in_flight, left.untouched, self.flow.table());
+        let finished = self.flow.take_finished();
+        let (source, turned) = self.broker.release().await?;
+        Some(Remains { source, carried: Carried { turned, standings, finished, suspicion } })
+    }
+
+    /// Goes on with what an earlier loop has left: the same assignments, the same unfinished records.
+    pub fn resume(&mut self, carried: Carried) {
+        let now_ns = self.clock.monotonic_ns();
+        let Carried { turned, standings, finished, suspicion } = carried;
+        self.is_reassigning = true;
+        self.flow.resume(&standings, finished, now_ns);
+        self.take_over(suspicion, now_ns);
+        self.flow.catch_up(&standings);
+        self.is_reassigning = false;
+        // I5: owned partitions count again with the first poll, which may be part of the turn.
+        self.is_frozen(now_ns);
+        if let Some(turned) = turned {
+            self.turned(turned);
+        }
+    }
+
+    fn take_over(&mut self, suspicion: Suspicion, now_ns: u64) {
+        let Suspicion { records, suspects, group, quarantined, .. } = suspicion;
+        let mut all: Vec<&InRecord> = records.iter().chain(&quarantined).collect();
+        // A window takes its records in their order, whatever the order is in which they are let in.
+        all.sort_unstable_by_key(|record| (record.partition, record.offset));
+        let mut tickets = HashMap::new();
+        for record in all {
+            if let Some(ticket) = self.flow.deliver(record) {
+                tickets.insert(position(record), ticket);
+            }
+        }
+        for record in quarantined {
+            let Some(ticket) = tickets.remove(&position(&record)) else { continue };
+            let key = self.flow.quarantine(&record, ticket, now_ns);
+            self.probation.quarantine(key, record);
+        }
+        for record in records {
+            if let Some(ticket) = tickets.remove(&position(&record)) {
+                self.probation.hold(Held { record, ticket });
+            }
+        }
+        self.probation.begin(suspects, group);
+    }
+
+    /// Takes in records of an earlier loop, as far as there is room for them.
+    fn let_in(&mut self, now_ns: u64) {
+        if !self.probation.is_active() || self.drain.is_under_way() {
+            return;
+        }
+        let most = self.flow.records_to_fetch(now_ns);
+        let many = self.probation.open(most, self.flow.table(), now_ns);
+        self.flow.polled(many);
+        let wall_ms = self.clock.wall_ms();
+        while let Some(Held { record, ticket }) = self.probation.next() {
+            self.flow.take_in(record, ticket, now_ns, wall_ms);
+            self.probation.is_in();
         }
     }
 }

@@ -138,7 +138,7 @@ impl GrantCalls {
                 at += segment.events as usize;
                 let Some(key) = segment.key else { continue };
                 match table.get(key) {
-                    Some(record) if !record.is_overdue => continue,
+                    Some(record) if !record.is_overdue() => continue,
                     Some(_) => overdue.push(Overdue {
                         key,
                         lane: call.lane,

@@ -204,15 +204,15 @@ impl HandOver {
 
 /// The record, if it still waits in the delay queue.
 fn waiting(table: &InFlightTable, key: Key) -> Option<&InFlightRecord> {
-    table.get(key).filter(|record| record.place == Place::DelayQueue)
+    table.get(key).filter(|record| record.place() == Place::DelayQueue)
 }
 
 /// The events of a record, if each of them says itself that it is due when the record is. A requeue that a clock which is
 /// ahead has put off says so in the record alone.
 fn delayed_events(record: &InFlightRecord) -> Option<Vec<DelayedEvent>> {
-    let due_ms = u64::try_from(record.not_before_ms).ok()?;
+    let due_ms = u64::try_from(record.not_before_ms()).ok()?;
     let events = record.uncut_events().ok()?;
-    let is_own = |event: &bytes::Bytes| event::not_before_ms(event) == Ok(record.not_before_ms);
+    let is_own = |event: &bytes::Bytes| event::not_before_ms(event) == Ok(record.not_before_ms());
     let all = events.iter().all(is_own);
     all.then(|| events.into_iter().map(|event| DelayedEvent { due_ms, event }).collect())
 }

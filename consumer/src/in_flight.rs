@@ -2,6 +2,7 @@
 //!
 //! This table is the only place that finishes a record, so it is the place that keeps I3.
 
+use crate::record_head::RecordHead;
 use crate::window::Ticket;
 use bytes::Bytes;
 use windfall_contract::broker::{Acks, Position};
@@ -13,7 +14,7 @@ use windfall_proto::wire::{Malformed, Reader, Value};
 pub(crate) struct InFlightRecord {
     pub position: Position,
     /// The ticket; `None` only under sabotage.
-    pub ticket: Option<Ticket>,
+    ticket: Option<Ticket>,
     pub payload: Bytes,
     /// Its lane; `None` for a record that never gets to one (it is malformed or of an unknown type).
     pub lane: Option<usize>,
@@ -22,25 +23,25 @@ pub(crate) struct InFlightRecord {
     /// The number of the key that its original was signed with; 0 where that is not known.
     pub origin: u32,
     /// The due time in the record's head; 0 once it is due.
-    pub not_before_ms: i64,
+    not_before_ms: i64,
     /// Since when its own work is under way: its arrival, or when it was due if that came later.
-    pub since_ns: u64,
+    since_ns: u64,
     /// When the head-of-line deadline began to count: as above, and anew each time that it has passed and the record
     /// was held all the same.
-    pub held_since_ns: u64,
-    pub place: Place,
+    held_since_ns: u64,
+    place: Place,
     /// Where in the payload the first event stands that was not cut yet.
-    pub cut_at: usize,
+    cut_at: usize,
     /// The number of events that were not cut yet.
-    pub uncut: u32,
+    uncut: u32,
     /// The number of events that are not settled yet. The record is finished at 0.
-    pub open: u32,
+    open: u32,
     /// Since when events of it were asked for and not decided, and wait in place.
-    pub undecided_since_ns: Option<u64>,
+    undecided_since_ns: Option<u64>,
     /// When that was last found out.
-    pub undecided_at_ns: u64,
+    undecided_at_ns: u64,
     /// Whether it is past its deadline: whatever happens to it next, it is requeued.
-    pub is_overdue: bool,
+    is_overdue: bool,
 }
 
 /// Where the uncut events of a record wait.
@@ -94,6 +95,94 @@ impl InFlightRecord {
             undecided_at_ns: 0,
             is_overdue: false,
         }
+    }
+
+    /// Notes that the record has come in: its lane, the key that its original was signed with, and its head, where that could
+    /// be read.
+    pub fn comes_in(&mut self, lane: Option<usize>, origin: u32, head: Option<&RecordHead<'_>>, now_ns: u64) {
+        (self.lane, self.origin) = (lane, origin);
+        (self.since_ns, self.held_since_ns) = (now_ns, now_ns);
+        let Some(head) = head else { return };
+        (self.attempt, self.failures) = (head.attempt, head.failures);
+        self.not_before_ms = head.not_before_ms;
+        (self.cut_at, self.uncut) = (head.events_at, head.count);
+        self.open = head.count;
+    }
+
+    /// The due time in the record's head; 0 once it is due.
+    pub const fn not_before_ms(&self) -> i64 {
+        self.not_before_ms
+    }
+
+    /// Brings a due time that is later than this back to it; returns whether it was later.
+    pub fn bring_forward_to(&mut self, latest_ms: i64) -> bool {
+        let is_later = self.not_before_ms > latest_ms;
+        self.not_before_ms = self.not_before_ms.min(latest_ms);
+        is_later
+    }
+
+    /// Notes that the record is due.
+    pub const fn becomes_due(&mut self) {
+        self.not_before_ms = 0;
+    }
+
+    /// Since when its own work is under way.
+    pub const fn since_ns(&self) -> u64 {
+        self.since_ns
+    }
+
+    /// When the head-of-line deadline began to count.
+    pub const fn held_since_ns(&self) -> u64 {
+        self.held_since_ns
+    }
+
+    /// Notes that its own work begins.
+    pub const fn work_begins(&mut self, now_ns: u64) {
+        self.since_ns = now_ns;
+        self.held_since_ns = now_ns;
+    }
+
+    /// Lets it wait on, for another deadline.
+    pub const fn holds_on(&mut self, now_ns: u64) {
+        self.held_since_ns = now_ns;
+    }
+
+    /// Where its uncut events wait.
+    pub const fn place(&self) -> Place {
+        self.place
+    }
+
+    /// Notes that its uncut events wait there from now on.
+    pub const fn moves_to(&mut self, place: Place) {
+        self.place = place;
+    }
+
+    /// The number of events that were not cut yet.
+    pub const fn uncut(&self) -> u32 {
+        self.uncut
+    }
+
+    /// Notes that events of it were asked for and not decided. What waits for its turn with the downstream was not asked for.
+    pub fn was_not_decided(&mut self, waits_for_its_turn: bool, now_ns: u64) {
+        let since_ns = self.undecided_since_ns.unwrap_or(now_ns);
+        self.undecided_since_ns = (!waits_for_its_turn).then_some(since_ns);
+        self.undecided_at_ns = now_ns;
+    }
+
+    /// Whether events of it were asked for and not decided then already, and again after that.
+    pub fn is_undecided_since(&self, since_ns: u64) -> bool {
+        self.undecided_since_ns.is_some_and(|undecided_ns| undecided_ns <= since_ns)
+            && self.undecided_at_ns > since_ns
+    }
+
+    /// Whether it is past its deadline.
+    pub const fn is_overdue(&self) -> bool {
+        self.is_overdue
+    }
+
+    /// Notes that it is past its deadline.
+    pub const fn becomes_overdue(&mut self) {
+        self.is_overdue = true;
     }
 
     /// Cuts up to `most` events off the front, as slices of the payload.
@@ -251,6 +340,11 @@ pub(crate) mod tests {
     pub(crate) fn record_in(partition: u32) -> InFlightRecord {
         let position = Position { partition, epoch: Epoch(1), offset: 0 };
         InFlightRecord::whole(position, None, Bytes::new(), 0)
+    }
+
+    /// A record with one event that was not cut yet, whose work is under way since then.
+    pub(crate) fn uncut_since(since_ns: u64) -> InFlightRecord {
+        InFlightRecord { uncut: 1, since_ns, ..record_in(0) }
     }
 
     #[test]

@@ -31,7 +31,7 @@ pub(crate) struct Lane {
     pub name: Arc<str>,
     pub id: TypeId,
     /// The type's rule; `None` once the rules no longer have the type.
-    pub rule: Option<TypeLimit>,
+    rule: Option<TypeLimit>,
     pub stats: Arc<TypeStats>,
     queue: VecDeque<Key>,
     /// The number of events that wait and were not asked for yet.
@@ -41,27 +41,27 @@ pub(crate) struct Lane {
     /// Bytes of the records that wait.
     bytes: u64,
     /// The number of events that the type may pass within `hold_max`; the fetch follows this bound.
-    pub bound_events: u64,
+    bound_events: u64,
     /// The number of events that may wait here at most.
     most_events: u64,
     most_bytes: u64,
-    pub health: TypeHealth,
+    health: TypeHealth,
     is_probing: bool,
     /// Whether events of the type may come with the topic, by the rules.
-    pub may_come: bool,
+    may_come: bool,
     /// The number of events in grant calls.
-    pub granting: u64,
+    granting: u64,
     calls: u32,
     /// The time before which neither the limiter nor the downstream is asked.
-    pub ask_at_ns: u64,
+    ask_at_ns: u64,
     /// Since when fewer events than a batch have waited behind a call; `None` where none do.
     gathering_since_ns: Option<u64>,
     /// The least time between two questions to the limiter.
     ask_every_ns: u64,
     /// When events last passed, or came to an empty lane.
-    pub passed_ns: u64,
+    passed_ns: u64,
     /// Whether the limiter let fewer events pass than there were, when it was last asked.
-    pub is_limited: bool,
+    is_limited: bool,
     /// The part of the events in the last calls that had been credited before: 0 to 1.
     repeat_share: f64,
 }
@@ -104,6 +104,37 @@ impl Lane {
         }
     }
 
+    /// Takes over the type's rule, and whether events of the type may come with the topic.
+    pub fn apply(&mut self, rule: Option<TypeLimit>, may_come: bool) {
+        (self.rule, self.may_come) = (rule, may_come);
+        self.ask_at_ns = 0;
+    }
+
+    /// The type's rule; `None` once the rules no longer have the type.
+    pub fn rule(&self) -> Option<TypeLimit> {
+        self.rule
+    }
+
+    /// Whether events of the type may come with the topic, by the rules.
+    pub fn may_come(&self) -> bool {
+        self.may_come
+    }
+
+    /// The number of events that the type may pass within `hold_max`.
+    pub fn bound_events(&self) -> u64 {
+        self.bound_events
+    }
+
+    /// The number of events in grant calls.
+    pub fn granting(&self) -> u64 {
+        self.granting
+    }
+
+    /// Whether the downstream of the type answers.
+    pub fn health(&self) -> &TypeHealth {
+        &self.health
+    }
+
     pub fn fuse(&self) -> Fuse {
         self.rule.map_or(Fuse::Closed, |rule| rule.fuse)
     }
@@ -122,7 +153,7 @@ impl Lane {
     pub fn has_room_for(&self, record: &InFlightRecord) -> bool {
         let waiting = self.waiting_events();
         waiting == 0
-            || waiting + u64::from(record.uncut) <= self.most_events
+            || waiting + u64::from(record.uncut()) <= self.most_events
                 && self.bytes + record.payload.len() as u64 <= self.most_bytes
     }
 
@@ -180,15 +211,15 @@ impl Lane {
         if self.waiting_events() == 0 {
             self.passed_ns = now_ns;
         }
-        record.place = Place::Lane;
+        record.moves_to(Place::Lane);
         self.queue.push_back(key);
-        self.events += u64::from(record.uncut);
+        self.events += u64::from(record.uncut());
         self.bytes += record.payload.len() as u64;
     }
 
     /// Forgets a record that waits here and goes elsewhere; its key is skipped later.
     pub fn forget(&mut self, record: &InFlightRecord) {
-        self.events = self.events.saturating_sub(u64::from(record.uncut));
+        self.events = self.events.saturating_sub(u64::from(record.uncut()));
         self.bytes = self.bytes.saturating_sub(record.payload.len() as u64);
         if self.events == 0 {
             self.queue.clear();
@@ -265,7 +296,7 @@ impl Lane {
         }
         while left > 0 {
             let Some(&key) = self.queue.front() else { break };
-            let Some(record) = table.get_mut(key).filter(|record| record.place == Place::Lane) else {
+            let Some(record) = table.get_mut(key).filter(|record| record.place() == Place::Lane) else {
                 self.queue.pop_front();
                 continue;
             };
@@ -273,8 +304,8 @@ impl Lane {
             let taken = record.cut(left, &mut out).unwrap_or(0);
             self.events = self.events.saturating_sub(u64::from(taken));
             let failures = record.failures;
-            if record.uncut == 0 || taken == 0 {
-                record.place = Place::Gone;
+            if record.uncut() == 0 || taken == 0 {
+                record.moves_to(Place::Gone);
                 self.bytes = self.bytes.saturating_sub(record.payload.len() as u64);
                 self.queue.pop_front();
             }
@@ -355,7 +386,7 @@ impl Lane {
             .into_iter()
             .chain(self.again.keys())
             .filter_map(|key| table.get(key))
-            .map(|record| record.since_ns)
+            .map(InFlightRecord::since_ns)
             .min()
     }
 
@@ -402,7 +433,7 @@ impl Lane {
 }
 
 fn waits(table: &InFlightTable, key: Key) -> bool {
-    table.get(key).is_some_and(|record| record.place == Place::Lane)
+    table.get(key).is_some_and(|record| record.place() == Place::Lane)
 }
 
 /// The whole part of a number of events or nanoseconds, within u64.
@@ -419,7 +450,7 @@ fn whole_f64(number: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::in_flight::tests::record_in;
+    use crate::in_flight::tests::uncut_since;
     use windfall_limiter::Limit;
 
     #[test]
@@ -428,7 +459,7 @@ mod tests {
         let mut lane = Lane::new("cash", limiter.type_id("cash"), Arc::default());
         let mut table = InFlightTable::default();
         let enter = |lane: &mut Lane, table: &mut InFlightTable| {
-            let key = table.insert(InFlightRecord { uncut: 1, ..record_in(0) });
+            let key = table.insert(uncut_since(0));
             lane.push(key, table.get_mut(key).unwrap(), 0);
             key
         };
@@ -452,14 +483,14 @@ mod tests {
         let mut table = InFlightTable::default();
         assert_eq!(lane.oldest_since_ns(&table), None);
         let mut enter = |lane: &mut Lane, since_ns| {
-            let key = table.insert(InFlightRecord { uncut: 1, since_ns, ..record_in(0) });
+            let key = table.insert(uncut_since(since_ns));
             lane.push(key, table.get_mut(key).unwrap(), since_ns);
             key
         };
         let [asked, first, second] = [7, 8, 9].map(|since_ns| enter(&mut lane, since_ns));
         assert_eq!(lane.oldest_since_ns(&table), Some(7));
         // All of the oldest was asked for, and not decided.
-        table.get_mut(asked).unwrap().place = Place::Gone;
+        table.get_mut(asked).unwrap().moves_to(Place::Gone);
         assert_eq!(lane.oldest_since_ns(&table), Some(8));
         lane.again.push(UndecidedEvents { key: asked, failures: 0, events: vec![Bytes::new()] }, 100);
         assert_eq!(lane.oldest_since_ns(&table), Some(7));

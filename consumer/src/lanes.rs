@@ -65,12 +65,12 @@ impl Lanes {
             }
         }
         for lane in &mut self.all {
-            lane.rule = rules.limits.types.get(&*lane.name).copied();
-            lane.ask_at_ns = 0;
-            lane.may_come = may_come(rules, topic, &lane.name);
+            let rule = rules.limits.types.get(&*lane.name).copied();
+            let comes = may_come(rules, topic, &lane.name);
+            lane.apply(rule, comes);
         }
         self.by_priority = (0..self.all.len()).collect();
-        self.by_priority.sort_by_key(|&at| self.all[at].rule.map_or(u8::MAX, |rule| rule.priority));
+        self.by_priority.sort_by_key(|&at| self.all[at].rule().map_or(u8::MAX, |rule| rule.priority));
         self.set_bounds(&rules.pacing, limiter);
     }
 
@@ -87,12 +87,12 @@ impl Lanes {
         if !self.all.get(self.last_found).is_some_and(is) {
             self.last_found = self.all.iter().position(is)?;
         }
-        self.all[self.last_found].rule.map(|_| self.last_found)
+        self.all[self.last_found].rule().map(|_| self.last_found)
     }
 
     /// Lets a record that is due into its lane. Rules may have changed while it waited elsewhere.
     pub fn enter(&mut self, key: Key, record: &mut InFlightRecord, now_ns: u64) -> Entry {
-        let known = record.lane.map(|at| &mut self.all[at]).filter(|lane| lane.rule.is_some());
+        let known = record.lane.map(|at| &mut self.all[at]).filter(|lane| lane.rule().is_some());
         let Some(lane) = known else { return Entry::Closed(Cause::UnknownType) };
         if lane.fuse() == Fuse::Divert {
             return Entry::Closed(Cause::Fuse);
@@ -148,7 +148,7 @@ impl Lanes {
     /// Looks for calls that are not answered. A type whose last calls had been answered until then is a reason to doubt
     /// the service.
     pub fn look(&mut self, now_ns: u64) {
-        let is_silent = |lane: &Lane| lane.health.is_silent(now_ns) && !lane.health.is_suspect();
+        let is_silent = |lane: &Lane| lane.health().is_silent(now_ns) && !lane.health().is_suspect();
         if self.all.iter().any(is_silent) {
             self.service.is_silent(now_ns);
         }
@@ -174,7 +174,7 @@ impl Lanes {
     /// Whether a type other than this one could, of which events may come with the topic.
     pub fn could_another_flow(&self, at: usize, now_ns: u64) -> bool {
         (0..self.all.len())
-            .any(|other| other != at && self.all[other].may_come && self.may_flow(other, now_ns))
+            .any(|other| other != at && self.all[other].may_come() && self.may_flow(other, now_ns))
     }
 
     /// Whether a type other than this one has been granted since `since_ns` and still is, without a break since
@@ -182,8 +182,8 @@ impl Lanes {
     pub fn does_another_flow(&self, at: usize, since_ns: u64, flows_ns: u64, now_ns: u64) -> bool {
         let flows = |(other, lane): (usize, &Lane)| {
             other != at
-                && lane.health.has_decided_since(since_ns)
-                && lane.health.flows_since(flows_ns)
+                && lane.health().has_decided_since(since_ns)
+                && lane.health().flows_since(flows_ns)
                 && self.can_flow(other, now_ns)
         };
         self.all.iter().enumerate().any(flows)
@@ -192,7 +192,7 @@ impl Lanes {
     /// Whether a type other than this one could flow and has nothing to do, so that it may wait for the fetch.
     pub fn does_another_starve(&self, at: usize, now_ns: u64) -> bool {
         let starves = |(other, lane): (usize, &Lane)| {
-            other != at && lane.may_come && lane.is_idle() && self.may_flow(other, now_ns)
+            other != at && lane.may_come() && lane.is_idle() && self.may_flow(other, now_ns)
         };
         self.all.iter().enumerate().any(starves)
     }
@@ -200,7 +200,7 @@ impl Lanes {
     /// Why all that waits in a lane goes back, where its type is diverted or no longer known.
     pub fn why_closed(&self, at: usize) -> Option<Cause> {
         let lane = &self.all[at];
-        match lane.rule {
+        match lane.rule() {
             None => Some(Cause::UnknownType),
             Some(_) if lane.fuse() == Fuse::Divert => Some(Cause::Fuse),
             Some(_) => None,
@@ -234,8 +234,8 @@ impl Lanes {
     fn room_to_grant(&self, at: usize, in_flight_max: u32) -> u64 {
         let (most, lanes) = (u64::from(in_flight_max), self.all.len().max(1) as u64);
         let own = most / (2 * lanes);
-        let shared_used: u64 = self.all.iter().map(|other| other.granting.saturating_sub(own)).sum();
-        own.saturating_sub(self.all[at].granting) + (most - own * lanes).saturating_sub(shared_used)
+        let shared_used: u64 = self.all.iter().map(|other| other.granting().saturating_sub(own)).sum();
+        own.saturating_sub(self.all[at].granting()) + (most - own * lanes).saturating_sub(shared_used)
     }
 }
 

@@ -19,16 +19,19 @@
 //!    again. Only an event whose own grant failed goes back to a queue: with attempt + 1, failures + 1 and a delay that
 //!    doubles. Events with the same past travel together, so requeued records stay packed.
 //! # The owner of each rule
-//! Each file owns the state of one rule and returns what it has decided; none reaches into another. `flow` hands a
-//! record from one to the next, and `dispatch` is the loop around it.
+//! Each rule has one file that owns its state, in fields that no other file writes. That file takes values, and returns
+//! what it has decided. `flow` and the files below it own the state of no rule: they hand a record from one owner to the next
+//! and do what was decided. `dispatch` is the loop around them.
 //!
 //! | rule | owner |
 //! |---|---|
 //! | who may bring a record in, and what waits for a key that this process does not have yet | `signatures`, `late_keys` |
 //! | what came in by a key that is destroyed since | `key_gone` |
-//! | which records are in flight, and when one is finished | `in_flight` |
+//! | whether a record that arrives comes in, may wait for a key, or is archived | `arrival` |
+//! | which records are in flight, where each waits and since when, and when one is finished | `in_flight` |
 //! | what waits for its limit, and how much may | `lane`, `lanes` |
 //! | what was asked for, was not decided, and waits in its lane to be asked for again | `ask_again` |
+//! | what follows a grant that was not decided | `undecided` |
 //! | whether the reward service and the downstream of each type answer, and so which types could flow | `health` |
 //! | which records go back at their deadline, and which wait on | `head_of_line` |
 //! | what waits for its due time | `delay_queue` |
@@ -169,10 +172,12 @@ pub mod sabotage;
 mod shared_limiter;
 mod signatures;
 pub mod spill_log;
+mod stage;
 mod stats;
 mod supervisor;
 mod sync;
 mod topology;
+mod undecided;
 mod units;
 mod watchdog;
 pub mod window;

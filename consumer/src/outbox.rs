@@ -1,6 +1,6 @@
 //! Packs requeued events: events of one type with the same attempts, failures and due time are sent as one record.
 
-use crate::in_flight::Key;
+use crate::in_flight::{InFlightRecord, Key};
 use crate::requeue::RequeueRecord;
 use crate::requeue_delay::{Jitter, delay_ms};
 use crate::spill_log::RouteId;
@@ -57,6 +57,13 @@ enum Body {
 pub(crate) struct Outbox {
     open: Vec<(PendingRequeue, usize)>,
     full: Vec<PendingRequeue>,
+}
+
+impl RetryMetadata {
+    /// That of events of this record, which have so many failed grants by now.
+    pub fn of(record: &InFlightRecord, bonus_type: Arc<str>, failures: u32, not_before_ms: i64) -> Self {
+        Self { bonus_type, attempt: record.attempt, failures, origin: record.origin, not_before_ms }
+    }
 }
 
 impl Outbox {

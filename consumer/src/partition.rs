@@ -121,7 +121,7 @@ impl Partition {
     pub fn oldest_since_ns(&mut self, table: &InFlightTable) -> Option<u64> {
         while let Some(&key) = self.order.front() {
             if let Some(record) = table.get(key) {
-                return Some(record.since_ns);
+                return Some(record.since_ns());
             }
             self.order.pop_front();
         }
@@ -132,7 +132,7 @@ impl Partition {
     pub fn take_older(&mut self, table: &InFlightTable, before_ns: u64, out: &mut Vec<Key>) {
         while let Some(&key) = self.order.front() {
             match table.get(key) {
-                Some(record) if record.held_since_ns > before_ns => break,
+                Some(record) if record.held_since_ns() > before_ns => break,
                 Some(_) => out.push(key),
                 None => {}
             }
@@ -245,15 +245,15 @@ impl Partition {
             _ if spans_too_much => true,
             // A lane that passes nothing would never let it resume.
             (Some((lane, _)), _)
-                if lane.fuse() != Fuse::Closed || lane.bound_events == 0 || lane.health.is_suspect() =>
+                if lane.fuse() != Fuse::Closed || lane.bound_events() == 0 || lane.health().is_suspect() =>
             {
                 false
             }
             (Some((lane, length)), None) => {
-                length >= RUN_TO_PAUSE && lane.waiting_events() * 2 >= lane.bound_events
+                length >= RUN_TO_PAUSE && lane.waiting_events() * 2 >= lane.bound_events()
             }
             (Some((lane, _)), Some(since_ns)) => {
-                lane.waiting_events() * 4 > lane.bound_events
+                lane.waiting_events() * 4 > lane.bound_events()
                     && (now_ns.saturating_sub(since_ns) < hold_max_ns || !could_another)
             }
             (None, _) => false,
