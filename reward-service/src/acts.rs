@@ -6,11 +6,11 @@
 
 use crate::async_grant::archive_released;
 use crate::handle::{CallError, RewardHandle};
-use crate::payouts::STOPPED;
+use crate::mark_check::check_mark;
 use std::sync::Arc;
 use windfall_contract::accounts::StoredOrder;
 use windfall_ledger::{
-    ActFilter, ActOutcome, CarriedOut, CarryOut, Correction, Deed, Ended, Guard, LedgerError, LedgerReader,
+    ActFilter, ActOutcome, CarriedOut, CarryOut, Correction, Deed, Ended, LedgerError, LedgerReader,
     Operator, OrderId, Proposal, Proposed, Selection, StoredAct, StoredWithdrawal, Subject, Tx, WithdrawalId,
     WithdrawalStatus,
 };
@@ -230,14 +230,6 @@ impl RewardHandle {
     pub fn acts_now_ms(&self) -> i64 {
         self.inner.clock.wall_ms()
     }
-}
-
-/// An error where the ledger does not hold its mark, or nobody knows whether it does.
-pub(crate) fn check_mark(tx: &Tx<'_>, guard: Option<&Guard>) -> Result<(), LedgerError> {
-    if tx.went_back() || guard.is_some_and(Guard::stops_payouts) {
-        return Err(LedgerError::Unavailable(STOPPED.into()));
-    }
-    Ok(())
 }
 
 fn answer(id: i64, ended: Ended) -> Result<ActAnswer, ActError> {

@@ -5,11 +5,10 @@
 //! operator ends it with [`RewardHandle::release`]. An event that is written while its caller got no answer is in the
 //! queue, and a repeated call writes it once more at most, which credits nothing twice (I1).
 
-use crate::acts::check_mark;
-use crate::decode;
+use crate::decode::{self, event_of};
 use crate::handle::{CallError, RewardHandle};
 use crate::job::{Ask, Decision, How};
-use crate::outbox::event_of;
+use crate::mark_check::check_mark;
 use crate::payouts::STOPPED;
 use async_trait::async_trait;
 use bytes::Bytes;

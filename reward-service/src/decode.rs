@@ -1,6 +1,8 @@
-//! From an event's bytes to an order, checked once, here.
+//! From an event's bytes to an order, checked once, here; and from a stored order to the bytes of its event.
 
+use bytes::Bytes;
 use std::collections::BTreeSet;
+use windfall_contract::accounts::StoredOrder;
 use windfall_contract::rewards::Rejection;
 use windfall_ledger::Order;
 use windfall_proto::event::EventRef;
@@ -92,4 +94,22 @@ fn read<'a>(bytes: &'a [u8], bonus_type: Option<&str>, now_ms: i64) -> Result<(O
         time_ms: now_ms,
     };
     Ok((order, event.app_id))
+}
+
+/// The event of a stored order, with every field that decides its grant.
+pub(crate) fn event_of(order: &StoredOrder) -> Bytes {
+    let mut bytes = Vec::new();
+    let event = EventRef {
+        trade_no: &order.trade_no,
+        user_id: order.user_id,
+        activity: &order.activity,
+        scene: &order.scene,
+        bonus_type: &order.bonus_type,
+        amount: order.amount,
+        award_time_ms: order.created_ms,
+        first_sent_ms: order.created_ms,
+        ..EventRef::default()
+    };
+    event.encode([], &mut bytes);
+    bytes.into()
 }

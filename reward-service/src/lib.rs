@@ -67,6 +67,7 @@ mod grant;
 mod handle;
 mod inbox;
 mod job;
+mod mark_check;
 mod mark_keeper;
 mod mark_places;
 mod options;

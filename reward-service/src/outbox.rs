@@ -9,11 +9,10 @@
 //! older versions do.
 
 use crate::async_grant::AsyncGrants;
+use crate::decode::event_of;
 use crate::handle::CallError;
 use bytes::Bytes;
-use windfall_contract::accounts::StoredOrder;
 use windfall_ledger::{CopyKey, ListCopies, Listing, LostOrder, ReservedOrder, TakeCopies, WrittenCopy};
-use windfall_proto::event::EventRef;
 
 /// The number of orders that are read or taken at a time.
 const PAGE: u32 = 1_000;
@@ -228,24 +227,6 @@ impl AsyncGrants {
     fn now_ms(&self) -> i64 {
         self.rewards().inner.clock.wall_ms()
     }
-}
-
-/// The event of a stored order, with every field that decides its grant.
-pub(crate) fn event_of(order: &StoredOrder) -> Bytes {
-    let mut bytes = Vec::new();
-    let event = EventRef {
-        trade_no: &order.trade_no,
-        user_id: order.user_id,
-        activity: &order.activity,
-        scene: &order.scene,
-        bonus_type: &order.bonus_type,
-        amount: order.amount,
-        award_time_ms: order.created_ms,
-        first_sent_ms: order.created_ms,
-        ..EventRef::default()
-    };
-    event.encode([], &mut bytes);
-    bytes.into()
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The gRPC service `windfall.v1.Acts`.
 
-use super::{archive, status};
+use super::{page, status};
 use crate::handle::RewardHandle;
 use tonic::{Request, Response, Status};
 use windfall_edge::{Call, Caller};
@@ -210,7 +210,7 @@ impl acts_server::Acts for ActsService {
     ) -> Result<Response<v1::ListActsReply>, Status> {
         Call::of(&request)?;
         let v1::ListActsRequest { open, after, page_size, part_of } = request.into_inner();
-        let page = archive::page_of(page_size)?;
+        let page = page::page_of(page_size)?;
         let found =
             self.rewards.acts(part_of, open, after, page).await.map_err(|error| status::of_call(&error))?;
         let is_full = u32::try_from(found.len()).unwrap_or(u32::MAX) >= page;

@@ -1,5 +1,6 @@
 //! The gRPC service `windfall.v1.Archive`.
 
+use super::page::page_of;
 use super::{ledger_mark, statement, status};
 use crate::decide::rejection;
 use crate::handle::RewardHandle;
@@ -14,8 +15,6 @@ use windfall_proto::order::{check_text, check_trade_no};
 use windfall_proto::v1;
 use windfall_proto::v1::archive_server;
 
-const PAGE_DEFAULT: u32 = 100;
-const PAGE_MAX: u32 = 1_000;
 /// The number of entries that are read at once, with their payloads.
 const READ_MAX: u32 = 100;
 /// The bytes of a key, which is an order number and its activity, or an id and its user.
@@ -74,15 +73,6 @@ fn line(entry: &Archived) -> v1::ArchiveEntry {
         payload_bytes: u32::try_from(entry.payload.len()).unwrap_or(u32::MAX),
         event,
         replay: entry.replay.as_ref().map(replay),
-    }
-}
-
-/// The number of entries in a page.
-pub(super) fn page_of(page_size: u32) -> Result<u32, Status> {
-    match page_size {
-        0 => Ok(PAGE_DEFAULT),
-        1..=PAGE_MAX => Ok(page_size),
-        _ => Err(Status::invalid_argument(format!("page_size is {page_size}; it must be 0 to {PAGE_MAX}"))),
     }
 }
 

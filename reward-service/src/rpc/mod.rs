@@ -44,6 +44,7 @@ mod acts;
 mod archive;
 mod events;
 mod ledger_mark;
+mod page;
 mod payouts;
 mod rewards;
 mod statement;

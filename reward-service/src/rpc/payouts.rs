@@ -1,6 +1,7 @@
 //! The gRPC service `windfall.v1.Payouts`.
 
-use super::archive::{after_of, next_after, page_of};
+use super::archive::{after_of, next_after};
+use super::page::page_of;
 use super::status;
 use crate::acknowledge::PaidOut;
 use crate::handle::RewardHandle;

@@ -1,6 +1,6 @@
 //! A user's statement and withdrawals over gRPC, and the withdrawals of all users that are held.
 
-use super::archive::page_of;
+use super::page::page_of;
 use super::status;
 use crate::handle::RewardHandle;
 use std::str::FromStr;
