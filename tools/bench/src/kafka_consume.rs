@@ -1,8 +1,8 @@
 //! `kafka.consume…`: events per second of the real consumer on a real Kafka, from the first event to the last commit,
 //! with a grant that does nothing, beside a bare `BaseConsumer` loop that decodes the same events, one per record, and
-//! stores its offsets. The bare loop is tuned as a careful user would tune it; the same loop with librdkafka's
-//! defaults stalls for a second at a time, and its figures stand in `more`. Also with one event per record, with 10 ms
-//! of waiting per grant and 1,000 grants in flight, and with keys as unequal as Zipf's law has them.
+//! stores its offsets. Neither may leave a lag. The bare loop is tuned as a careful user would tune it; the same loop with
+//! librdkafka's defaults stalls for a second at a time, and its figures stand in `more`. Also with one event per record,
+//! with 10 ms of waiting per grant and 1,000 grants in flight, and with keys as unequal as Zipf's law has them.
 
 use crate::consume_embedded::{NoWork, parts, rules, topic};
 use crate::measure::{Row, Unit, median, per, process_cpu_ns, scratch};
@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::{ClientConfig, Message};
+use rdkafka::{ClientConfig, Message, Offset, TopicPartitionList};
 use std::hint::black_box;
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -275,10 +275,11 @@ impl Stage {
     }
 
     fn bare(&self, topic: &str, group: &str, set: Bare) -> Result<Speed> {
+        let (topic, group) = (format!("{}{topic}", self.prefix), format!("{}{group}.{set:?}", self.prefix));
         let mut config = ClientConfig::new();
         config
             .set("bootstrap.servers", &self.servers)
-            .set("group.id", format!("{}{group}.{set:?}", self.prefix))
+            .set("group.id", &group)
             .set("auto.offset.reset", "earliest")
             .set("auto.commit.interval.ms", "100")
             .set("fetch.wait.max.ms", "100");
@@ -286,7 +287,7 @@ impl Stage {
             config.set(*name, *value);
         }
         let consumer: BaseConsumer = config.create()?;
-        consumer.subscribe(&[&format!("{}{topic}", self.prefix)])?;
+        consumer.subscribe(&[&topic])?;
         let (opened, cpu_before_ns) = (Instant::now(), process_cpu_ns());
         let (mut began, mut count) = (None, 0);
         while count < EVENTS {
@@ -307,6 +308,30 @@ impl Stage {
             Err(error) => return Err(error.into()),
         }
         drop(consumer);
-        Ok(Speed::since(began.unwrap_or(opened), cpu_before_ns, count))
+        let speed = Speed::since(began.unwrap_or(opened), cpu_before_ns, count);
+        let left = self.bare_lag(&topic, &group)?;
+        ensure!(left == 0, "the bare loop has not committed {left} records");
+        Ok(speed)
+    }
+
+    /// The number of records of a topic that a group has not committed.
+    fn bare_lag(&self, topic: &str, group: &str) -> Result<i64> {
+        let mut config = ClientConfig::new();
+        let consumer: BaseConsumer =
+            config.set("bootstrap.servers", &self.servers).set("group.id", group).create()?;
+        let mut asked = TopicPartitionList::new();
+        for partition in 0..PARTITIONS {
+            asked.add_partition(topic, i32::try_from(partition)?);
+        }
+        let mut left = 0;
+        for one in consumer.committed_offsets(asked, CLOSE)?.elements() {
+            let (low, high) = consumer.fetch_watermarks(topic, one.partition(), CLOSE)?;
+            let committed = match one.offset() {
+                Offset::Offset(committed) => committed,
+                _ => low,
+            };
+            left += high - committed;
+        }
+        Ok(left)
     }
 }

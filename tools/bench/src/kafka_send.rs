@@ -1,15 +1,14 @@
 //! `kafka.send`: events per second by `send_bonus` to a real Kafka, with all steps: token, spool, pack,
 //! acknowledgement; two callers. Beside it a bare `ThreadedProducer` with the same acknowledgements that sends the same
-//! events, one per record, from two threads. As further figures: one that sends the same packed records, and the p99 of
-//! a call, by one caller, at half of the load.
+//! events, one per record, from two threads, until each is acknowledged. As further figures: one that sends the same
+//! packed records, and the p99 of a call, by one caller, at half of the load.
 
+use crate::bare_producer::BareProducer;
 use crate::measure::{Row, Unit, median, per, process_cpu_ns, scratch};
 use crate::mint::FIELDS;
 use crate::send_call::EVENT;
 use crate::send_call::null::NullStore;
 use anyhow::{Context, Result, ensure};
-use rdkafka::ClientConfig;
-use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer as _, ThreadedProducer};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use windfall_config::LiveRules;
@@ -64,20 +63,15 @@ pub fn measure(name: &'static str) -> Result<Row> {
     let directory = scratch()?;
     let (sdk, fanout) = open(broker, SpoolMode::Process(directory.path().join("spool")))?;
     let rain = RedPacketRain::new(&sdk, FIELDS.activity, FIELDS.bonus_type)?;
-    let bare: ThreadedProducer<DefaultProducerContext> = ClientConfig::new()
-        .set("bootstrap.servers", &servers)
-        .set("acks", "all")
-        .set("enable.idempotence", "true")
-        .set("linger.ms", "5")
-        .set("queue.buffering.max.messages", "500000")
-        .create()?;
+    let bare = BareProducer::open(&servers)?;
     let (single, packs) = (format!("{prefix}single"), format!("{prefix}packed"));
     let (mut ours_per_s, mut bare_per_s, mut packed_per_s) = (Vec::new(), Vec::new(), Vec::new());
     let (mut ours_cpu_ns, mut bare_cpu_ns, mut packed_cpu_ns) = (Vec::new(), Vec::new(), Vec::new());
     for run in 0..=RUNS {
         let (ours, ours_ns) = rate(|thread| call(&rain, run, thread), || drained(&sdk))?;
-        let (one, one_ns) = rate(|_| send_bare(&bare, &single, 1), || Ok(bare.flush(CLOSE)?))?;
-        let (packed, packed_ns) = rate(|_| send_bare(&bare, &packs, PACK), || Ok(bare.flush(CLOSE)?))?;
+        let (one, one_ns) = rate(|_| send_bare(&bare, &single, 1), || bare.settle(records(1), CLOSE))?;
+        let (packed, packed_ns) =
+            rate(|_| send_bare(&bare, &packs, PACK), || bare.settle(records(PACK), CLOSE))?;
         eprintln!("  run {run} of {RUNS}: {ours:.0} a second, bare {one:.0}, bare packed {packed:.0}");
         // The first warms up.
         if run > 0 {
@@ -172,7 +166,12 @@ fn p99(rain: &RedPacketRain, rate_per_s: f64) -> Result<Duration> {
     Ok(took[took.len() / 100 * 99])
 }
 
-fn send_bare(producer: &ThreadedProducer<DefaultProducerContext>, topic: &str, pack: u64) -> Result<()> {
+/// The number of records that a run sends with so many events in each.
+const fn records(pack: u64) -> u64 {
+    THREADS * CALLS.div_ceil(pack)
+}
+
+fn send_bare(producer: &BareProducer, topic: &str, pack: u64) -> Result<()> {
     let (mut payload, mut event) = (Vec::new(), Vec::new());
     let mut left = CALLS;
     while left > 0 {
@@ -186,16 +185,7 @@ fn send_bare(producer: &ThreadedProducer<DefaultProducerContext>, topic: &str, p
             EVENT.encode([], &mut event);
             record::push_event(&mut payload, &event);
         }
-        let key = left.to_be_bytes();
-        while let Err((error, _)) =
-            producer.send(BaseRecord::<[u8], [u8]>::to(topic).key(&key).payload(&payload))
-        {
-            ensure!(
-                error.rdkafka_error_code() == Some(rdkafka::error::RDKafkaErrorCode::QueueFull),
-                "{error}"
-            );
-            std::thread::yield_now();
-        }
+        producer.send(topic, &left.to_be_bytes(), &payload)?;
     }
     Ok(())
 }

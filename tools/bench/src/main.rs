@@ -3,6 +3,7 @@
 //! Call it by `./dev bench [NAME …] [--json]`. docs/benchmarks.md says what each row measures, what it must reach
 //! and what it reached. Not here: proof that the results are right; that is what the tests and the demo are for.
 
+mod bare_producer;
 mod consume_embedded;
 mod demo_calm;
 mod grpc_grant;

@@ -1,16 +1,15 @@
 //! `scheduler.fire`: tasks per second from Redis to Kafka, of which all are due in one second: from the second's beginning
 //! to the last acknowledgement; one instance. Beside it a bare `ThreadedProducer` with the same acknowledgements that sends
-//! the same records from memory, from two threads. Rounds alternate.
+//! the same records from memory, from two threads, until each is acknowledged. Rounds alternate.
 
 use super::{
     AHEAD_MS, Control, TENANT, dispatcher, fill, on_redis, payload, redis_slots, sized, start_time, timers,
     wait_for,
 };
+use crate::bare_producer::BareProducer;
 use crate::measure::{Row, Unit, median, per, process_cpu_ns};
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use prost::Message;
-use rdkafka::ClientConfig;
-use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer as _, ThreadedProducer};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use windfall_contract::Clock;
@@ -46,7 +45,7 @@ async fn run(name: &'static str, url: String, servers: String) -> Result<Row> {
     for topic in ["fired", "bare"] {
         tokio::task::block_in_place(|| broker.ensure_topic(topic, PARTITIONS))?;
     }
-    let bare = bare_producer(&servers)?;
+    let bare = BareProducer::open(&servers)?;
     let records = Arc::new(records(tasks)?);
     let (mut ours, mut theirs) = (Figures::default(), Figures::default());
     for round in 0..=ROUNDS {
@@ -113,17 +112,6 @@ async fn fire(
     Ok((took, cpu_ns, redis_cpu_ns))
 }
 
-fn bare_producer(servers: &str) -> Result<ThreadedProducer<DefaultProducerContext>> {
-    let producer = ClientConfig::new()
-        .set("bootstrap.servers", servers)
-        .set("acks", "all")
-        .set("enable.idempotence", "true")
-        .set("linger.ms", "5")
-        .set("queue.buffering.max.messages", "500000")
-        .create();
-    producer.context("a bare producer")
-}
-
 /// The records as a target writes them: key and value.
 fn records(tasks: u64) -> Result<Vec<(String, Vec<u8>)>> {
     let now_ms = Clock::system().unix_ms();
@@ -144,22 +132,13 @@ fn records(tasks: u64) -> Result<Vec<(String, Vec<u8>)>> {
         .collect()
 }
 
-fn send_bare(
-    producer: &ThreadedProducer<DefaultProducerContext>,
-    topic: &str,
-    records: &[(String, Vec<u8>)],
-) -> Result<(Duration, f64)> {
+fn send_bare(producer: &BareProducer, topic: &str, records: &[(String, Vec<u8>)]) -> Result<(Duration, f64)> {
     let (began, cpu_ns) = (Instant::now(), process_cpu_ns());
     let part = records.len().div_ceil(usize::try_from(THREADS)?);
     std::thread::scope(|scope| {
-        let send = |records: &[(String, Vec<u8>)]| {
+        let send = |records: &[(String, Vec<u8>)]| -> Result<()> {
             for (key, value) in records {
-                while let Err((error, _)) = producer.send(BaseRecord::to(topic).key(key).payload(value)) {
-                    let is_full =
-                        error.rdkafka_error_code() == Some(rdkafka::error::RDKafkaErrorCode::QueueFull);
-                    ensure!(is_full, "{error}");
-                    std::thread::yield_now();
-                }
+                producer.send(topic, key.as_bytes(), value)?;
             }
             Ok(())
         };
@@ -167,6 +146,7 @@ fn send_bare(
             records.chunks(part).map(|records| scope.spawn(move || send(records))).collect();
         threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| anyhow::bail!("panicked")))
     })?;
-    producer.flush(PATIENCE)?;
-    Ok((began.elapsed(), per(process_cpu_ns() - cpu_ns, u64::try_from(records.len())?)))
+    let count = u64::try_from(records.len())?;
+    producer.settle(count, PATIENCE)?;
+    Ok((began.elapsed(), per(process_cpu_ns() - cpu_ns, count)))
 }
