@@ -88,3 +88,35 @@ fn are_most_decided(replies: &[GrantReply], events: usize) -> bool {
         |reply: &&GrantReply| matches!(reply, GrantReply::Retry { reason, .. } if reason.is_failure());
     decided > replies.iter().filter(failed).count()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TIMEOUT: RetryReason = RetryReason::DownstreamTimeout;
+
+    #[test]
+    fn a_time_out_counts_only_where_most_of_its_call_was_decided() {
+        let pacing = Pacing::default();
+        let health = TypeHealth::new();
+        let timeout = || GrantReply::Retry { after_ms: 0, reason: TIMEOUT };
+        let alone = Undecided::of(&[timeout()], 1, &health, 1);
+        let step = NextStep::AskAgain { failures: pacing.max_failures, after_ms: ASK_AGAIN_MIN_MS };
+        assert_eq!(alone.next_step(TIMEOUT, pacing.max_failures, 0, &pacing), step, "it may be paid");
+        let replies = [GrantReply::Credited, GrantReply::Credited, timeout()];
+        let among_others = Undecided::of(&replies, replies.len(), &health, 1);
+        let after_ms = delay_ms(&pacing, 1) + 7;
+        assert_eq!(
+            among_others.next_step(TIMEOUT, 0, after_ms, &pacing),
+            NextStep::AskAgain { failures: 1, after_ms }
+        );
+        assert_eq!(
+            among_others.next_step(TIMEOUT, TIMEOUTS_IN_PLACE, 0, &pacing),
+            NextStep::Requeue { failures: TIMEOUTS_IN_PLACE + 1 }
+        );
+        assert_eq!(
+            among_others.next_step(TIMEOUT, pacing.max_failures, 0, &pacing),
+            NextStep::Archive { failures: pacing.max_failures + 1 }
+        );
+    }
+}
