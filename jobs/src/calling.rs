@@ -63,7 +63,10 @@ pub(crate) async fn to_executor(
     match choice {
         Choice::None => {
             let why = format!("no executor is registered for the app `{}`", app.app);
-            settled(settling, &ticket, Sent::NotSent(why), None).await;
+            // While their heartbeats were lost, that says nothing of the executors.
+            let is_awaited = core.heartbeats.are_awaited(core.book.shard_of_app(&app.tenant, &app.app));
+            let sent = if is_awaited { Sent::Later(format!("{why} yet")) } else { Sent::NotSent(why) };
+            settled(settling, &ticket, sent, None).await;
         }
         Choice::One { address, fallbacks } => {
             let order = std::iter::once(address).chain(fallbacks);

@@ -3,6 +3,7 @@
 use crate::book::{Book, Definitions, Kept, definition_key, state_key};
 use crate::definition::{Definition, JobNumber, Priority};
 use crate::executors::{Addresses, App, ExecutorCalls, ExecutorTable};
+use crate::heartbeats::Heartbeats;
 use crate::known_states::KnownStates;
 use crate::leasing::LeaseNumbers;
 use crate::occurrences::Occurrence;
@@ -53,6 +54,7 @@ pub(crate) struct Core {
     pub options: JobsOptions,
     pub stats: Arc<JobsStats>,
     pub executors: ExecutorTable,
+    pub heartbeats: Heartbeats,
     pub router: Router,
     pub calls: Arc<dyn ExecutorCalls>,
     /// The tenants' targets in the scheduler, by tenant and name.

@@ -88,6 +88,7 @@ mod core;
 pub mod definition;
 pub mod executors;
 mod forgetting;
+mod heartbeats;
 mod known_states;
 mod leasing;
 mod occurrences;

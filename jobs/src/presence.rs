@@ -30,6 +30,7 @@ async fn read_shard(core: Arc<Core>, shard: Shard) {
         match AssertUnwindSafe(executors_of(&core, shard)).catch_unwind().await {
             Ok(Ok(found)) => {
                 core.executors.replace(shard, found);
+                core.heartbeats.read(shard);
                 core.stats.executors.set(u64::try_from(core.executors.len()).unwrap_or(u64::MAX));
             }
             Ok(Err(error)) => core.store_failed("executors cannot be read now", &error),

@@ -28,7 +28,9 @@ impl Jobs {
         let registered = Registered { tenant, app, address, since_ms };
         let wake_ms = core.now_ms(shard).await?.saturating_add(core.options.executor_ttl_ms);
         let changes = vec![put(key, Expect::Anything, &registered, Some(wake_ms))];
-        core.apply(shard, &[group(changes)]).await.map(drop).map_err(JobsError::from)
+        let applied = core.apply(shard, &[group(changes)]).await;
+        core.heartbeats.answered(shard, applied.is_ok());
+        applied.map(drop).map_err(JobsError::from)
     }
 
     /// An executor says that it goes.

@@ -11,6 +11,7 @@ use crate::book::{Book, Definitions};
 use crate::core::{Core, OCCURRENCES, tenant_of};
 use crate::definition::Priority;
 use crate::executors::{ExecutorCalls, ExecutorTable};
+use crate::heartbeats::Heartbeats;
 use crate::known_states::KnownStates;
 use crate::leasing::LeaseNumbers;
 use crate::occurrences::Occurrences;
@@ -82,6 +83,7 @@ impl Jobs {
             store_clocks: StoreClocks::new(clock.clone(), usize::from(shards)),
             writes: Writes::new(clock.clone(), usize::from(shards)),
             leases: LeaseNumbers::new(seed()),
+            heartbeats: Heartbeats::new(clock.clone(), usize::from(shards), &options),
             clock,
             options,
             stats: Arc::new(JobsStats::default()),

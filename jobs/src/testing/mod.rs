@@ -178,8 +178,10 @@ fn start_jobs(
 ) -> Jobs {
     let slots = Arc::clone(slots) as Arc<dyn SlotStore>;
     let tenants = Arc::new(Tenants(Jobs::tenants()));
-    // No executor of a test says again that it lives.
-    let options = JobsOptions { executor_ttl_ms: 1 << 40, ..options };
+    // No executor of a test says again that it lives, unless the test is about that.
+    let ttl_ms = options.executor_ttl_ms;
+    let is_default = ttl_ms == JobsOptions::default().executor_ttl_ms;
+    let options = JobsOptions { executor_ttl_ms: if is_default { 1 << 40 } else { ttl_ms }, ..options };
     let parts = JobsParts {
         store: Arc::clone(store) as Arc<dyn EntryStore>,
         timers: Timers::start(TimersOptions::default(), tenants, slots, clock.clone()),

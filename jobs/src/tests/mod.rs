@@ -2,6 +2,7 @@
 
 mod children;
 mod deciding;
+mod heartbeats;
 mod leases;
 mod looks;
 mod outcomes;
