@@ -2,6 +2,7 @@
 
 use crate::book::{Book, Definitions, Kept, definition_key, state_key};
 use crate::definition::{Definition, JobNumber, Priority};
+use crate::due_clock::DueClock;
 use crate::executors::{Addresses, App, ExecutorCalls, ExecutorTable};
 use crate::heartbeats::Heartbeats;
 use crate::known_states::KnownStates;
@@ -69,6 +70,12 @@ impl Core {
             return Ok(now_ms);
         }
         self.woken(shard).await.map(|woken| woken.now_ms)
+    }
+
+    /// The clock by which the occurrences of a shard go.
+    pub async fn due_clock(&self, shard: Shard) -> Result<DueClock, EntryError> {
+        let now_ms = self.now_ms(shard).await?;
+        Ok(DueClock { now_ms, slack_ms: self.store_clocks.slack_ms(shard) })
     }
 
     /// The entries of a shard of which the time to wake has come. Its clock is noted.

@@ -86,6 +86,7 @@ mod calling;
 mod children;
 mod core;
 pub mod definition;
+mod due_clock;
 pub mod executors;
 mod forgetting;
 mod heartbeats;

@@ -7,6 +7,7 @@
 use crate::book::{Kept, group, put_run, put_state, shard_bits};
 use crate::core::{Core, priority_of};
 use crate::definition::{Definition, JobNumber, Priority};
+use crate::due_clock::Turn;
 use crate::outbox::{Door, Room, Ticket};
 use crate::runs::{Begin, JobState, Run, RunNumber, begin};
 use async_trait::async_trait;
@@ -155,25 +156,58 @@ impl<'a> Deciding<'a> {
     }
 
     async fn run(mut self, occurrences: Vec<(usize, Occurrence)>) -> Decided {
-        let mut left = occurrences;
+        let mut left = match self.due(&occurrences).await {
+            Ok(due) => due,
+            Err(error) => return self.away(&occurrences, &error),
+        };
         for _ in 0..CONFLICTS_MAX {
+            if left.is_empty() {
+                return self.decided;
+            }
             // Room to send first, for this shard alone: what is begun is sent at once. What is not needed is free again as soon
             // as the shard has answered.
             let Some(mut room) = self.core.outbox.reserve(self.door, left.len()).await else {
                 return self.busy(&left, "as many runs wait to be sent as may");
             };
             match self.round(&left, &mut room).await {
-                Ok(conflicts) if conflicts.is_empty() => return self.decided,
                 Ok(conflicts) => left = conflicts,
-                Err(error) => {
-                    self.core.store_failed("occurrences wait for the store of entries", &error);
-                    let away = |(place, _): &(usize, Occurrence)| (*place, Fired::Away(error.to_string()));
-                    self.decided.fired.extend(left.iter().map(away));
-                    return self.decided;
-                }
+                Err(error) => return self.away(&left, &error),
             }
         }
-        self.busy(&left, "the job is being changed again and again")
+        match left.is_empty() {
+            true => self.decided,
+            false => self.busy(&left, "the job is being changed again and again"),
+        }
+    }
+
+    /// The occurrences of which the time has come. What becomes of the others is said.
+    async fn due(
+        &mut self,
+        occurrences: &[(usize, Occurrence)],
+    ) -> Result<Vec<(usize, Occurrence)>, EntryError> {
+        let clock = self.core.due_clock(self.shard).await?;
+        let mut due = Vec::with_capacity(occurrences.len());
+        for (place, occurrence) in occurrences {
+            let early = match clock.turn(occurrence.due_ms) {
+                Turn::Now => {
+                    due.push((*place, *occurrence));
+                    continue;
+                }
+                // Neither busy nor away, which would keep all others waiting.
+                Turn::Soon => Fired::Failed("it has fired before its time".to_owned()),
+                Turn::Far => Fired::Done,
+            };
+            self.core.stats.early.add(1);
+            self.decided.fired.push((*place, early));
+        }
+        Ok(due)
+    }
+
+    fn away(mut self, left: &[(usize, Occurrence)], error: &EntryError) -> Decided {
+        self.core.store_failed("occurrences wait for the store of entries", error);
+        let away = |(place, _): &(usize, Occurrence)| (*place, Fired::Away(error.to_string()));
+        self.decided.fired.extend(left.iter().map(away));
+        self.decided
     }
 
     fn busy(mut self, left: &[(usize, Occurrence)], why: &str) -> Decided {

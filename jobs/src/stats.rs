@@ -51,6 +51,11 @@ declare_metrics! {
             /// Due tasks of jobs that had been changed, paused or removed since, or of occurrences that had been decided before.
             pub stale: Count,
         }
+        counter "windfall_jobs_early_total"
+        "Occurrences that fired before their time by the clock of the store of jobs, each time: they are decided in their time" {
+            /// Occurrences that had fired before their time by the clock of the store of jobs, each time: they were not decided yet.
+            pub early: Count,
+        }
         counter "windfall_jobs_sent_total"
         "Runs that were sent to an executor or a target" {
             /// Runs that were sent.

@@ -68,13 +68,15 @@ pub(crate) struct FakeEntries {
     faults: Mutex<Faults>,
     /// Whether it takes no new entries.
     is_full: Mutex<bool>,
+    /// By how much its clock is ahead of the test's.
+    ahead_ms: Mutex<u64>,
 }
 
 impl FakeEntries {
     pub fn new(clock: Clock, shards: u16) -> Arc<Self> {
         let faults: Faults = Arc::new(|_, _| Fault::None);
-        let (faults, is_full) = (Mutex::new(faults), Mutex::new(false));
-        Arc::new(Self { clock, shards, state: Mutex::default(), faults, is_full })
+        let (faults, is_full, ahead_ms) = (Mutex::new(faults), Mutex::new(false), Mutex::default());
+        Arc::new(Self { clock, shards, state: Mutex::default(), faults, is_full, ahead_ms })
     }
 
     pub fn fault(&self, faults: impl Fn(Shard, &Call<'_>) -> Fault + Send + Sync + 'static) {
@@ -87,6 +89,16 @@ impl FakeEntries {
 
     pub fn set_full(&self, is_full: bool) {
         *self.is_full.lock() = is_full;
+    }
+
+    /// Sets its clock, which is ahead of the test's by so much from now on.
+    pub fn set_ahead_ms(&self, ahead_ms: u64) {
+        *self.ahead_ms.lock() = ahead_ms;
+    }
+
+    /// What its clock says.
+    pub fn now_ms(&self) -> u64 {
+        self.clock.unix_ms() + *self.ahead_ms.lock()
     }
 
     pub fn entry(&self, shard: Shard, key: &EntryKey) -> Option<Entry> {
@@ -205,7 +217,7 @@ impl EntryStore for FakeEntries {
                 state.make(shard, group, state.version);
                 applied.push(Applied::Done(state.version));
             }
-            Ok((self.clock.unix_ms(), applied))
+            Ok((self.now_ms(), applied))
         };
         self.call(shard, Call::Apply(groups), apply).await
     }
@@ -236,7 +248,7 @@ impl EntryStore for FakeEntries {
 
     async fn woken(&self, shard: Shard, limit: usize) -> Result<Woken, EntryError> {
         let woken = |state: &mut State, _| {
-            let now_ms = self.clock.unix_ms();
+            let now_ms = self.now_ms();
             let of_shard = state.entries.iter().filter(|((of, _), _)| *of == shard.0);
             let mut entries: Vec<Entry> = of_shard
                 .map(|(_, entry)| entry.clone())

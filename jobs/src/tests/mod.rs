@@ -1,6 +1,7 @@
 //! What becomes of runs when the store fails, waits or lies, when there is no room, and when two do it at once.
 
 mod children;
+mod clocks;
 mod deciding;
 mod heartbeats;
 mod leases;
