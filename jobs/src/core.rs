@@ -75,7 +75,8 @@ impl Core {
     /// The clock by which the occurrences of a shard go.
     pub async fn due_clock(&self, shard: Shard) -> Result<DueClock, EntryError> {
         let now_ms = self.now_ms(shard).await?;
-        Ok(DueClock { now_ms, slack_ms: self.store_clocks.slack_ms(shard) })
+        let (slack_ms, ahead) = (self.store_clocks.slack_ms(shard), self.store_clocks.ahead(shard));
+        Ok(DueClock { now_ms, slack_ms, ahead })
     }
 
     /// The entries of a shard of which the time to wake has come. Its clock is noted.

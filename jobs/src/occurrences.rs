@@ -312,9 +312,9 @@ impl<'a> Deciding<'a> {
         let Some(definition) = self.core.definition(self.shard, job, version).await? else {
             return stale(self);
         };
-        let now_ms = self.core.now_ms(self.shard).await?;
+        let clock = self.core.due_clock(self.shard).await?;
         let keep = self.core.options.keep();
-        match begin(job, &definition, &state, version, due_ms, keep, now_ms) {
+        match begin(job, &definition, &state, version, due_ms, keep, clock.now()) {
             Begin::Stale => stale(self),
             Begin::Before { next_ms } => {
                 let next = next_ms.map(|due_ms| Occurrence { job, version, due_ms });
@@ -323,7 +323,7 @@ impl<'a> Deciding<'a> {
                 stale(self)
             }
             Begin::Now { state, run } => {
-                let late_ms = now_ms.saturating_sub(due_ms);
+                let late_ms = clock.late_ms(due_ms);
                 let mut changes = vec![put_state(job, Expect::Version(state_version), &state, late_ms)];
                 let run = match run {
                     Some(run) => {

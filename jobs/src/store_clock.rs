@@ -7,6 +7,18 @@ use windfall_contract::due::Shard;
 
 /// A clock that differs by more than this from what was expected has jumped.
 const JUMP_MS: u64 = 2_000;
+/// How long it is remembered that a clock was set ahead: as long as what became due by that may wait to be started.
+const AHEAD_KEPT_MS: u64 = 3_600_000;
+/// A clock that was set ahead has so long to be set back, before anybody goes by it.
+const AHEAD_NEW_MS: u64 = 30_000;
+
+/// By how much a clock was set ahead, and not back since.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Ahead {
+    pub ms: u64,
+    /// Whether that was a moment ago.
+    pub is_new: bool,
+}
 
 #[derive(Clone, Copy, Default)]
 struct Known {
@@ -18,6 +30,28 @@ struct Known {
     slack_ms: u64,
     /// When the clock jumped last, by the monotonic clock.
     jumped_ns: Option<u64>,
+    /// By how much it was set ahead, and not back since; 0: it was not.
+    ahead_ms: u64,
+    /// When it was set ahead last, by the monotonic clock.
+    ahead_ns: u64,
+}
+
+impl Known {
+    fn ahead(&self, now_ns: u64) -> Option<Ahead> {
+        let since_ms = now_ns.saturating_sub(self.ahead_ns) / 1_000_000;
+        let is_known = self.ahead_ms > 0 && since_ms < AHEAD_KEPT_MS;
+        is_known.then_some(Ahead { ms: self.ahead_ms, is_new: since_ms < AHEAD_NEW_MS })
+    }
+
+    /// The clock was set from one time to another.
+    fn set(&mut self, from_ms: u64, to_ms: u64, now_ns: u64) {
+        let before_ms = self.ahead(now_ns).map_or(0, |ahead| ahead.ms);
+        if to_ms > from_ms {
+            self.ahead_ns = now_ns;
+        }
+        self.ahead_ms = before_ms.saturating_add(to_ms).saturating_sub(from_ms);
+        self.jumped_ns = Some(now_ns);
+    }
 }
 
 pub(crate) struct StoreClocks {
@@ -53,7 +87,7 @@ impl StoreClocks {
                     now_ms,
                     "the clock of the store of jobs has jumped"
                 );
-                known.jumped_ns = Some(now_ns);
+                known.set(expected_ms, then_ms, now_ns);
             }
         }
         (known.then_ms, known.then_ns, known.slack_ms) = (then_ms, now_ns, slack_ms);
@@ -69,6 +103,12 @@ impl StoreClocks {
     /// By how much a shard's clock may be ahead of [`now_ms`](Self::now_ms).
     pub fn slack_ms(&self, shard: Shard) -> u64 {
         self.known.get(usize::from(shard.0)).map_or(0, |known| known.lock().slack_ms)
+    }
+
+    /// By how much a shard's clock was set ahead, as far as this process has seen it.
+    pub fn ahead(&self, shard: Shard) -> Option<Ahead> {
+        let known = *self.known.get(usize::from(shard.0))?.lock();
+        known.ahead(self.clock.monotonic_ns())
     }
 
     /// Whether a shard's clock has jumped within the last `within_ms`.
@@ -111,6 +151,29 @@ mod tests {
         clocks.answered(Shard(0), at(4_900), 1_000_000);
         assert!(clocks.has_jumped(Shard(0), 1_000), "back again");
         assert_eq!(clocks.now_ms(Shard(0)), Some(1_000_100));
+    }
+
+    #[test]
+    fn a_clock_that_is_set_ahead_is_known_to_be_until_it_is_set_back() {
+        let (clocks, set_ms) = clocks();
+        let answered = |at_ms: u64, ahead_ms: u64| {
+            set_ms(at_ms);
+            clocks.answered(Shard(0), at_ms * 1_000_000, 10_000_000 + at_ms + ahead_ms);
+            clocks.ahead(Shard(0))
+        };
+        let ahead = |ms, is_new| Some(Ahead { ms, is_new });
+        assert_eq!((answered(0, 0), answered(100, 1_900)), (None, None), "so little is no step");
+        assert_eq!(answered(200, 0), None);
+        assert_eq!(answered(300, 60_000), ahead(60_000, true));
+        assert_eq!(answered(20_300, 100_000), ahead(100_000, true));
+        assert_eq!(answered(50_300, 100_000), ahead(100_000, false));
+        assert_eq!(answered(50_400, 70_000), ahead(70_000, false), "partly back");
+        assert_eq!(answered(50_500, 0), None);
+        assert_eq!(answered(50_600, 3_600_000), ahead(3_600_000, true));
+        assert_eq!(answered(50_600 + AHEAD_KEPT_MS, 3_600_000), None, "that is the time by now");
+        let later_ms = 50_700 + AHEAD_KEPT_MS;
+        assert_eq!(answered(later_ms, 3_610_000), ahead(10_000, true), "and counts no more");
+        assert_eq!(answered(later_ms + 100, 0), None, "further back than it was ahead");
     }
 
     #[test]

@@ -8,6 +8,15 @@ use crate::schedule::{Misfire, Schedule, due_now};
 /// over within 5 s, and that shall not count as a miss.
 pub const MISFIRE_MS: u64 = 15_000;
 
+/// When an occurrence is decided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Now {
+    /// The time, by the store's clock.
+    pub ms: u64,
+    /// By how much an occurrence may be late without being taken for missed: [`MISFIRE_MS`], and more where the clock was set.
+    pub misfire_ms: u64,
+}
+
 /// What becomes of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant, reason = "it lives for a moment, and mostly is the largest one")]
@@ -28,7 +37,7 @@ pub enum Begin {
     },
 }
 
-/// Decides about the occurrence `due_ms` of the job's version `version` at `now_ms`.
+/// Decides about the occurrence `due_ms` of the job's version `version` now.
 pub fn begin(
     number: JobNumber,
     definition: &Definition,
@@ -36,7 +45,7 @@ pub fn begin(
     version: u64,
     due_ms: u64,
     keep: Keep,
-    now_ms: u64,
+    now: Now,
 ) -> Begin {
     if state.version != version || definition.version != version || definition.is_paused {
         return Begin::Stale;
@@ -45,14 +54,14 @@ pub fn begin(
         return Begin::Before { next_ms: state.next_ms };
     }
     // Whoever fires it has seen its time come, by a clock that may be ahead of ours.
-    let now_ms = now_ms.max(due_ms);
+    let now_ms = now.ms.max(due_ms);
     let spec = &definition.spec;
     let misfire = match (&spec.schedule, spec.misfire) {
         // It has no other occurrence that could stand for it.
         (Schedule::At(_), Misfire::DoNothing) => Misfire::FireOnceNow,
         (_, misfire) => misfire,
     };
-    let decision = due_now(&spec.schedule, due_ms.saturating_sub(1), now_ms, misfire, MISFIRE_MS);
+    let decision = due_now(&spec.schedule, due_ms.saturating_sub(1), now_ms, misfire, now.misfire_ms);
     // A fixed delay has one occurrence at a time, which is never left out: nothing would follow it.
     let follows_end = spec.schedule.next_after_end(due_ms).is_some();
     let within = |start_ms: u64| {

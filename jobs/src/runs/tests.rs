@@ -25,8 +25,12 @@ fn state(definition: &Definition) -> JobState {
     JobState::of(definition, None, NOW)
 }
 
+fn at(ms: u64) -> Now {
+    Now { ms, misfire_ms: MISFIRE_MS }
+}
+
 fn begun(definition: &Definition, state: &JobState, due_ms: u64, now_ms: u64) -> (JobState, Option<Run>) {
-    match begin(JOB, definition, state, 3, due_ms, KEEP, now_ms) {
+    match begin(JOB, definition, state, 3, due_ms, KEEP, at(now_ms)) {
         Begin::Now { state, run } => (state, run),
         other => panic!("{other:?}"),
     }
@@ -65,7 +69,7 @@ fn an_occurrence_is_decided_once_and_the_next_one_follows() {
     assert_eq!((second.last_ms, second.next_ms), (Some(NOW + 1_000), Some(NOW + 2_000)));
 
     // Its due task fires again: nothing starts, and the next occurrence is named, so that its due task can be added.
-    let again = begin(JOB, &definition, &second, 3, NOW + 1_000, KEEP, NOW + 1_500);
+    let again = begin(JOB, &definition, &second, 3, NOW + 1_000, KEEP, at(NOW + 1_500));
     assert_eq!(again, Begin::Before { next_ms: Some(NOW + 2_000) });
 }
 
@@ -73,9 +77,9 @@ fn an_occurrence_is_decided_once_and_the_next_one_follows() {
 fn an_occurrence_of_another_version_is_dropped() {
     let definition = definition(spec(""));
     let state = state(&definition);
-    assert_eq!(begin(JOB, &definition, &state, 2, NOW + 1_000, KEEP, NOW + 1_000), Begin::Stale);
+    assert_eq!(begin(JOB, &definition, &state, 2, NOW + 1_000, KEEP, at(NOW + 1_000)), Begin::Stale);
     let paused = Definition { is_paused: true, ..definition };
-    assert_eq!(begin(JOB, &paused, &state, 3, NOW + 1_000, KEEP, NOW + 1_000), Begin::Stale);
+    assert_eq!(begin(JOB, &paused, &state, 3, NOW + 1_000, KEEP, at(NOW + 1_000)), Begin::Stale);
     assert_eq!(JobState::of(&paused, None, NOW).next_ms, None);
 }
 

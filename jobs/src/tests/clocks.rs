@@ -60,7 +60,7 @@ impl Driven {
             match &self.fleet.fire(&[Occurrence { job: self.job, version, due_ms }]).await[..] {
                 [Fired::Done] if self.state().next_ms == Some(due_ms) => taken_at = Some(added()),
                 [Fired::Done] => {}
-                [Fired::Failed(_)] => sleep_ms(200).await,
+                [Fired::Failed(_) | Fired::Busy(_)] => sleep_ms(200).await,
                 other => panic!("{other:?}"),
             }
         }
@@ -112,5 +112,38 @@ async fn an_occurrence_that_fires_far_before_its_time_is_left_to_the_look_for_ov
     let is_in_time = |(due_ms, at_ms): &(u64, u64)| due_ms <= at_ms && *at_ms <= due_ms + 6_000;
     assert!(driven.came.lock().iter().all(is_in_time), "{:?}", driven.came.lock());
     assert!(driven.fleet.jobs.stats().early.get() <= 4, "it costs next to nothing until then");
+    assert_eq!(driven.left_out(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_clock_that_is_set_ahead_makes_no_occurrence_missed() {
+    let mut driven = Driven::start(EACH_SECOND, "").await;
+    driven.drive_ms(5_000).await;
+    driven.fleet.store.set_ahead_ms(HOUR_MS);
+    driven.drive_ms(20_000).await;
+    let is_in_time = |(due_ms, at_ms): &(u64, u64)| *due_ms <= at_ms + 2_000;
+    assert!(driven.came.lock().iter().all(is_in_time), "nobody goes by it at once: {:?}", driven.came.lock());
+    driven.drive_ms(60_000).await;
+    let due = driven.due();
+    assert!(are_apart(&due, 1_000) && due.len() > 3_600, "{}", due.len());
+    let behind_ms = driven.fleet.store.now_ms() - due[due.len() - 1];
+    assert_eq!((driven.left_out(), behind_ms / 3_000), (0, 0));
+    assert_eq!(driven.state().missed, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_clock_that_is_set_ahead_and_back_again_changes_nothing() {
+    let mut driven = Driven::start(EACH_SECOND, "").await;
+    driven.drive_ms(5_000).await;
+    driven.fleet.store.set_ahead_ms(HOUR_MS);
+    driven.drive_ms(10_000).await;
+    driven.fleet.store.set_ahead_ms(0);
+    driven.drive_ms(30_000).await;
+    let due = driven.due();
+    assert!((43..=48).contains(&due.len()) && are_apart(&due, 1_000), "{due:?}");
+    let is_in_time = |(due_ms, at_ms): &(u64, u64)| *due_ms <= at_ms + 2_000 && *at_ms <= due_ms + 3_000;
+    assert!(driven.came.lock().iter().all(is_in_time), "{:?}", driven.came.lock());
+    let next_ms = driven.state().next_ms.unwrap();
+    assert!(next_ms <= driven.fleet.clock.unix_ms() + 4_000, "the job is not silent for an hour");
     assert_eq!(driven.left_out(), 0);
 }
