@@ -42,8 +42,8 @@ declare_metrics! {
             pub started: Count,
         }
         counter "windfall_jobs_left_out_total"
-        "Occurrences that the misfire strategy of their job left out" {
-            /// Occurrences that the misfire strategy left out.
+        "Occurrences that the misfire strategy of their job left out, or that were due when it was changed or paused" {
+            /// Occurrences that the misfire strategy left out, or that were due and not decided when their job was changed or paused.
             pub left_out: Count,
         }
         counter "windfall_jobs_stale_total"

@@ -252,6 +252,7 @@ impl Core {
         let (_, applied) = self.apply(shard, &[group(changes)]).await?;
         let Some(Applied::Done(version)) = applied.first().copied() else { return Ok(None) };
         if let Some(before) = &before {
+            self.stats.left_out.add(state.missed.saturating_sub(before.state.is.missed));
             self.cancel_next(before).await;
         }
         let (definition, state) = (Kept { version, is: definition }, Kept { version, is: state });

@@ -1,6 +1,7 @@
 //! What is known of a job besides its definition.
 
-use crate::definition::{Definition, JobName};
+use crate::definition::{Definition, JobName, JobSpec};
+use crate::schedule::COUNTED_MAX;
 use serde::{Deserialize, Serialize};
 
 /// What changes with each occurrence of a job. It is written in one group with the run that the occurrence becomes.
@@ -14,7 +15,8 @@ pub struct JobState {
     /// The last occurrence that was decided.
     #[serde(default)]
     pub last_ms: Option<u64>,
-    /// Occurrences that the misfire strategy left out, since the job was made.
+    /// Occurrences that the misfire strategy left out, or that were due and not decided when the job was changed or paused, since
+    /// the job was made.
     #[serde(default)]
     pub missed: u64,
     /// When the job is forgotten, because no occurrence follows.
@@ -42,22 +44,28 @@ impl JobState {
     const SOON_MS: u64 = 60_000;
 
     /// The state of a job that was made or changed at `now_ms`. What it has decided before stays decided, and an occurrence
-    /// that is due and not decided yet stays due, where the change leaves the schedule as it was.
+    /// that is due and not decided yet stays due, where the change leaves the schedule as it was; otherwise it is left out.
     pub fn of(definition: &Definition, before: Option<(&Definition, &Self)>, now_ms: u64) -> Self {
         let state = before.map(|(_, state)| state);
         let after_ms = state.and_then(|state| state.last_ms).map_or(now_ms, |last_ms| last_ms.max(now_ms));
         let spec = &definition.spec;
-        let kept = before.and_then(|(before, state)| {
-            let is_same = !before.is_paused && before.spec.schedule == spec.schedule;
-            state.next_ms.filter(|next_ms| is_same && *next_ms <= now_ms)
+        let due = before.and_then(|(before, state)| {
+            let due_ms = state.next_ms.filter(|next_ms| *next_ms <= now_ms)?;
+            Some((before, due_ms))
         });
+        let is_same = |before: &Definition| {
+            !before.is_paused && !definition.is_paused && before.spec.schedule == spec.schedule
+        };
+        let kept = due.filter(|&(before, _)| is_same(before)).map(|(_, due_ms)| due_ms);
+        let dropped = due.filter(|_| kept.is_none());
+        let left_out = dropped.map_or(0, |(before, due_ms)| due_until(&before.spec, due_ms, now_ms));
         let next_ms = kept.or_else(|| spec.next_after(after_ms)).or_else(|| spec.next_after_end(now_ms));
         let before = state;
         Self {
             version: definition.version,
             next_ms: next_ms.filter(|_| !definition.is_paused),
             last_ms: before.and_then(|state| state.last_ms),
-            missed: before.map_or(0, |state| state.missed),
+            missed: before.map_or(0, |state| state.missed).saturating_add(left_out),
             forget_ms: None,
             tenant: definition.tenant.clone(),
             name: definition.name.clone(),
@@ -89,4 +97,11 @@ impl JobState {
         };
         now_ms.saturating_add(pause_ms)
     }
+}
+
+/// How many occurrences are due up to now, counted up to a limit.
+fn due_until(spec: &JobSpec, first_ms: u64, now_ms: u64) -> u64 {
+    let due = std::iter::successors(Some(first_ms), |due_ms| spec.next_after(*due_ms));
+    let due = due.take_while(|due_ms| *due_ms <= now_ms);
+    due.zip(1..=COUNTED_MAX).last().map_or(0, |(_, count)| count)
 }

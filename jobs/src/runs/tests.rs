@@ -363,6 +363,26 @@ fn a_change_of_something_else_keeps_what_is_due() {
 }
 
 #[test]
+fn what_is_due_when_a_job_is_changed_or_paused_is_counted_as_left_out() {
+    let before = definition(spec(""));
+    let is = JobState { missed: 7, ..state(&before) };
+    let mut other = spec("");
+    other.schedule = serde_json::from_str(r#"{"fixed_rate": {"every_ms": 5000}}"#).unwrap();
+    let other = Definition { version: 4, ..definition(other) };
+    let paused = Definition { version: 4, is_paused: true, ..before.clone() };
+    for after in [&other, &paused] {
+        let changed = |now_ms| JobState::of(after, Some((&before, &is)), now_ms).missed;
+        assert_eq!((changed(NOW + 999), changed(NOW + 1_000), changed(NOW + 3_500)), (7, 8, 10));
+        assert_eq!(changed(NOW + 86_400_000), 7 + crate::schedule::COUNTED_MAX);
+    }
+    let kept = Definition { version: 4, ..before.clone() };
+    assert_eq!(JobState::of(&kept, Some((&before, &is)), NOW + 3_500).missed, 7, "it is decided later");
+    // A job that was paused has nothing that is due.
+    let still = JobState::of(&paused, Some((&before, &is)), NOW + 500);
+    assert_eq!(JobState::of(&kept, Some((&paused, &still)), NOW + 60_000).missed, 7);
+}
+
+#[test]
 fn processes_that_die_with_a_run_again_and_again_do_not_get_it_for_ever() {
     let spec = spec("");
     let (mut now, mut sent) = (run(&spec), 0);
