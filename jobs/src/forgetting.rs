@@ -21,7 +21,7 @@ impl Core {
         state: &Kept<JobState>,
         now_ms: u64,
     ) -> Result<(), EntryError> {
-        if self.has_open_run(shard, job).await? {
+        if self.find_run_of(shard, job, |run| !run.is_over()).await?.is_some() {
             let wake_ms = Some(now_ms.saturating_add(KEPT_ON_MS));
             let later = put(state_key(job), Expect::Version(state.version), &state.is, wake_ms);
             return self.apply(shard, &[group(vec![later])]).await.map(drop);
@@ -29,20 +29,29 @@ impl Core {
         self.forget_job(shard, job, state).await.map(drop)
     }
 
-    async fn has_open_run(&self, shard: Shard, job: JobNumber) -> Result<bool, EntryError> {
+    /// The newest run of a job that is such a one, with its version.
+    pub async fn find_run_of(
+        &self,
+        shard: Shard,
+        job: JobNumber,
+        is_such: impl Fn(&Run) -> bool,
+    ) -> Result<Option<(RunNumber, u64)>, EntryError> {
         let newest = job_run_key(job, RunNumber(u64::MAX));
         let (prefix, mut after) = (&newest.as_bytes()[..2 + 8], None);
         loop {
             let page = self.book.scan(shard, prefix, after.as_ref(), CALL_MAX).await?;
             let numbers = page.entries.iter().filter_map(|entry| last_number(&entry.key));
-            let keys: Vec<_> = numbers.map(|inverted| run_key(RunNumber(u64::MAX - inverted))).collect();
+            let numbers: Vec<_> = numbers.map(|inverted| RunNumber(u64::MAX - inverted)).collect();
+            let keys: Vec<_> = numbers.iter().map(|number| run_key(*number)).collect();
             let runs = self.book.read::<Run>(shard, &keys).await?;
-            if runs.into_iter().flatten().flatten().any(|run| !run.is.is_over()) {
-                return Ok(true);
-            }
+            let such = |(number, run): (RunNumber, Result<Option<Kept<Run>>, EntryError>)| {
+                let run = run.ok().flatten().filter(|run| is_such(&run.is))?;
+                Some((number, run.version))
+            };
+            let found = numbers.into_iter().zip(runs).find_map(such);
             after = page.next;
-            if after.is_none() {
-                return Ok(false);
+            if found.is_some() || after.is_none() {
+                return Ok(found);
             }
         }
     }

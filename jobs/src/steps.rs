@@ -2,7 +2,7 @@
 
 use crate::book::{dead_key, following_key, group, push_run, run_key};
 use crate::core::Core;
-use crate::definition::{Definition, JobName};
+use crate::definition::{Definition, JobName, Priority};
 use crate::occurrences::Occurrence;
 use crate::runs::Run;
 use crate::transition::Event;
@@ -34,7 +34,7 @@ pub(crate) struct Step {
     /// The run afterwards, where it has gone on.
     pub run: Option<Run>,
     pub is_to_send: bool,
-    pub next: Option<Occurrence>,
+    pub next: Option<(Priority, Occurrence)>,
     /// Children that it has started.
     pub children: Vec<JobName>,
 }

@@ -5,7 +5,7 @@ use crate::book::{
 };
 use crate::children::CHILDREN_KEPT_MS;
 use crate::core::Core;
-use crate::definition::{Definition, JobName};
+use crate::definition::{Definition, JobName, Priority};
 use crate::occurrences::Occurrence;
 use crate::outbox::Ticket;
 use crate::runs::{
@@ -192,11 +192,11 @@ impl Core {
         step: Step,
         version: u64,
         begun_ns: u64,
-        next: &mut Vec<(crate::definition::Priority, Occurrence)>,
+        next: &mut Vec<(Priority, Occurrence)>,
     ) -> Option<Ticket> {
         self.count(&step);
         let (run, definition) = (step.run?, step.definition?);
-        next.extend(step.next.map(|next| (definition.spec.priority, next)));
+        next.extend(step.next);
         let number = step.event.number;
         step.is_to_send.then_some(Ticket { number, run, version, definition, begun_ns })
     }
@@ -329,18 +329,18 @@ impl Core {
         })
     }
 
-    /// For a job with a fixed delay: the occurrence that follows from the end of the scheduled run that came last.
+    /// For a job with a fixed delay: the occurrence that follows from the end of the scheduled run that came last, as the job is
+    /// by now.
     async fn follow(
         &self,
         shard: Shard,
         definition: &Definition,
         run: &Run,
         ended_ms: u64,
-    ) -> Result<Option<(EntryChange, Option<Occurrence>)>, EntryError> {
+    ) -> Result<Option<(EntryChange, Option<(Priority, Occurrence)>)>, EntryError> {
         let is_first_part = run.part.is_none_or(|part| part.index == 0);
-        let is_delay = matches!(definition.spec.schedule, Schedule::FixedDelay(_));
-        let is_current = run.cause == Cause::Schedule && run.version == definition.version;
-        if !(is_first_part && is_delay && is_current) {
+        let is_delay = |definition: &Definition| matches!(definition.spec.schedule, Schedule::FixedDelay(_));
+        if !(is_first_part && is_delay(definition) && run.cause == Cause::Schedule) {
             return Ok(None);
         }
         let state = match self.book.read_one::<JobState>(shard, state_key(run.job)).await {
@@ -353,21 +353,37 @@ impl Core {
             }
             Err(error) => return Err(error),
         };
-        // Paused or changed since: the next one was decided then. Another run came since: that one is followed.
-        if state.is.version != run.version
-            || state.is.next_ms.is_some()
-            || state.is.last_ms != Some(run.due_ms)
-        {
+        // Changed since, after its end: the next one was decided then. Another run came since: that one is followed.
+        if state.is.next_ms.is_some() || state.is.last_ms != Some(run.due_ms) {
             return Ok(None);
+        }
+        // Changed while it went. Where it is changed once more by now, the change that is made here finds another state.
+        let latest = match state.is.version == definition.version {
+            true => None,
+            false => match self.latest_definition(shard, run.job).await? {
+                Some(latest) => Some(latest.is),
+                None => return Ok(None),
+            },
+        };
+        let definition = latest.as_deref().unwrap_or(definition);
+        if !is_delay(definition) {
+            return Ok(None);
+        }
+        if definition.is_paused {
+            // Whoever has it go on at this moment has seen this run go, and would wait for what follows.
+            let same = change(state_key(run.job), Expect::Version(state.version), To::Same);
+            return Ok(Some((same, None)));
         }
         // The store's clock may be ahead of what we know of it, and the delay is to be waited for as a whole.
         let ended_ms = ended_ms.saturating_add(self.store_clocks.slack_ms(shard));
         let next_ms = definition.spec.next_after_end(ended_ms.max(run.due_ms));
         let forget_ms = ended_ms.saturating_add(self.options.keep_failed_ms);
         let forget_ms = next_ms.is_none().then_some(forget_ms);
+        let version = state.is.version;
         let after = JobState { next_ms, forget_ms, ..state.is };
         let change = put_state(run.job, Expect::Version(state.version), &after, 0);
-        let next = next_ms.map(|due_ms| Occurrence { job: run.job, version: run.version, due_ms });
+        let occurrence = |due_ms| Occurrence { job: run.job, version, due_ms };
+        let next = next_ms.map(|due_ms| (definition.spec.priority, occurrence(due_ms)));
         Ok(Some((change, next)))
     }
 

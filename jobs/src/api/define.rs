@@ -2,12 +2,13 @@
 
 use super::{JobView, Jobs, JobsError, VERSIONS_MAX};
 use crate::book::{
-    Kept, change, definition_key, group, kept, name_key, put, put_state, state_key, version_key,
+    Kept, change, definition_key, group, kept, name_key, put, put_state, run_key, state_key, version_key,
 };
 use crate::core::Core;
 use crate::definition::{ChangeNote, Definition, JobName, JobNumber, JobSpec};
 use crate::occurrences::Occurrence;
-use crate::runs::JobState;
+use crate::runs::{Cause, JobState, Run, RunNumber};
+use crate::schedule::Schedule;
 use windfall_contract::due::Shard;
 use windfall_contract::entries::{Applied, EntryChange, EntryKey, Expect, To};
 
@@ -237,11 +238,21 @@ impl Core {
         };
         let now_ms = self.now_ms(shard).await?;
         let old = before.as_ref().map(|stored| (&stored.definition.is, &stored.state.is));
-        let state = JobState::of(&definition, old, now_ms);
-        if state.next_ms.is_none() && !definition.is_paused {
+        let mut state = JobState::of(&definition, old, now_ms);
+        let going = match &before {
+            Some(stored) => self.going_run(shard, stored, &definition).await?,
+            None => None,
+        };
+        if going.is_some() {
+            state.next_ms = None;
+        }
+        if state.next_ms.is_none() && going.is_none() && !definition.is_paused {
             return Err(JobsError::NeverDue);
         }
         let mut changes = put_job(number, &definition, &state, before.as_ref());
+        // Its end is to find this version, from which the next occurrence follows.
+        let goes_on = |(run, version)| change(run_key(run), Expect::Version(version), To::Same);
+        changes.extend(going.map(goes_on));
         if let Some(stored) = &before {
             let old = &stored.definition.is;
             changes.push(put(version_key(number, old.version), Expect::Anything, old, None));
@@ -257,6 +268,27 @@ impl Core {
         }
         let (definition, state) = (Kept { version, is: definition }, Kept { version, is: state });
         Ok(Some(Stored { number, definition, state }))
+    }
+
+    /// The run of a job with a fixed delay that goes while the job is changed, with its version: the next occurrence follows from
+    /// its end, and not from the change.
+    async fn going_run(
+        &self,
+        shard: Shard,
+        before: &Stored,
+        definition: &Definition,
+    ) -> Result<Option<(RunNumber, u64)>, JobsError> {
+        let is_delay = |of: &Definition| matches!(of.spec.schedule, Schedule::FixedDelay(_));
+        let is_one = is_delay(definition) && is_delay(&before.definition.is) && !definition.is_paused;
+        let state = &before.state.is;
+        let Some(last_ms) = state.last_ms.filter(|_| is_one && state.next_ms.is_none()) else {
+            return Ok(None);
+        };
+        let is_last = |run: &Run| {
+            let is_first_part = run.part.is_none_or(|part| part.index == 0);
+            !run.is_over() && run.cause == Cause::Schedule && run.due_ms == last_ms && is_first_part
+        };
+        Ok(self.find_run_of(shard, before.number, is_last).await?)
     }
 
     /// Adds the due task of a job's next occurrence, unless it waits already.

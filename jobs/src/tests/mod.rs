@@ -3,6 +3,7 @@
 mod children;
 mod clocks;
 mod deciding;
+mod delays;
 mod heartbeats;
 mod leases;
 mod looks;

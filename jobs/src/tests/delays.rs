@@ -1,0 +1,123 @@
+//! Jobs with a fixed delay that are changed while their run goes: the next occurrence follows from its end.
+
+use crate::JobsOptions;
+use crate::book::{kept, state_key};
+use crate::definition::{ChangeNote, JobNumber};
+use crate::occurrences::Occurrence;
+use crate::runs::{JobState, Report, Reported, RunNumber, Sent};
+use crate::testing::{Call, Fault, Fleet, TO_APP, eventually, name, sleep_ms};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use windfall_contract::due::{Fired, Shard};
+
+const DELAY_MS: u64 = 60_000;
+const DELAYED: &str = r#"{"fixed_delay": {"delay_ms": 60000}}"#;
+
+/// A fleet with a job whose first run goes.
+async fn going() -> (Fleet, JobNumber, RunNumber) {
+    let fleet = Fleet::start(1, JobsOptions::default()).await;
+    let job = fleet.put("job", DELAYED, TO_APP, "").await;
+    fleet.answer(|_, _| (0, Sent::Accepted));
+    sleep_ms(DELAY_MS).await;
+    fire_next(&fleet, job).await;
+    eventually(|| fleet.calls().len() == 1).await;
+    sleep_ms(1_000).await;
+    let run = RunNumber(fleet.calls()[0].run);
+    (fleet, job, run)
+}
+
+fn state(fleet: &Fleet, job: JobNumber) -> JobState {
+    kept(&fleet.store.entry(Shard(0), &state_key(job)).unwrap()).unwrap().is
+}
+
+async fn fire_next(fleet: &Fleet, job: JobNumber) {
+    let JobState { version, next_ms, .. } = state(fleet, job);
+    let occurrence = Occurrence { job, version, due_ms: next_ms.unwrap() };
+    assert_eq!(fleet.fire(&[occurrence]).await, [Fired::Done]);
+}
+
+async fn pause(fleet: &Fleet, is_paused: bool) {
+    fleet.jobs.set_paused("t", &name("job"), is_paused, ChangeNote::default()).await.unwrap();
+}
+
+async fn end(fleet: &Fleet, run: RunNumber) {
+    let how = Reported::Succeeded(String::new());
+    fleet.jobs.report("t", vec![Report { run, attempt: None, how }]).await.unwrap();
+}
+
+/// The next occurrence comes the delay after this moment, and is run.
+async fn follows_from_now(fleet: &Fleet, job: JobNumber) {
+    let next_ms = state(fleet, job).next_ms.unwrap();
+    let now_ms = fleet.clock.unix_ms();
+    assert!(
+        (now_ms + DELAY_MS - 1_000..=now_ms + DELAY_MS + 1_000).contains(&next_ms),
+        "{next_ms} at {now_ms}"
+    );
+    sleep_ms(DELAY_MS + 1_000).await;
+    fire_next(fleet, job).await;
+    eventually(|| fleet.calls().len() == 2).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_while_the_run_goes_starts_no_other_one_beside_it() {
+    let (fleet, job, run) = going().await;
+    fleet.put("job", DELAYED, TO_APP, r#", "params": "new""#).await;
+    sleep_ms(2 * DELAY_MS).await;
+    let is = state(&fleet, job);
+    assert_eq!((is.version, is.next_ms, fleet.calls().len()), (2, None, 1));
+    end(&fleet, run).await;
+    follows_from_now(&fleet, job).await;
+    assert_eq!(fleet.calls()[1].params, "new");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_that_is_over_before_the_run_ends_changes_nothing() {
+    let (fleet, job, run) = going().await;
+    pause(&fleet, true).await;
+    pause(&fleet, false).await;
+    assert_eq!(state(&fleet, job).next_ms, None);
+    sleep_ms(DELAY_MS).await;
+    end(&fleet, run).await;
+    follows_from_now(&fleet, job).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_whose_run_ended_while_it_was_paused_goes_on_with_the_delay() {
+    let (fleet, job, run) = going().await;
+    pause(&fleet, true).await;
+    end(&fleet, run).await;
+    sleep_ms(DELAY_MS).await;
+    assert_eq!(state(&fleet, job).next_ms, None);
+    pause(&fleet, false).await;
+    follows_from_now(&fleet, job).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_goes_on_at_the_moment_in_which_its_run_ends_does_not_stop_for_good() {
+    // What of both is on its way to the store while the other one is done: the versions of a job, or the run.
+    for slow in [b"v/", b"r/"] {
+        let (fleet, job, run) = going().await;
+        pause(&fleet, true).await;
+        let is_first = Arc::new(AtomicBool::new(true));
+        let first = Arc::clone(&is_first);
+        fleet.store.fault(move |_, call| match call {
+            Call::Apply(_) if call.touches(slow) && first.swap(false, Ordering::Relaxed) => Fault::After(500),
+            _ => Fault::None,
+        });
+        let goes_on = async {
+            if slow == b"r/" {
+                sleep_ms(100).await;
+            }
+            pause(&fleet, false).await;
+        };
+        let ends = async {
+            if slow == b"v/" {
+                sleep_ms(100).await;
+            }
+            end(&fleet, run).await;
+        };
+        tokio::join!(goes_on, ends);
+        assert!(!is_first.load(Ordering::Relaxed));
+        follows_from_now(&fleet, job).await;
+    }
+}
