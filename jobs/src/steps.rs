@@ -25,6 +25,9 @@ pub(crate) enum Kind {
     Adds,
 }
 
+/// An occurrence whose due task is to be added, and the priority of its job.
+pub(crate) type Next = (Priority, Occurrence);
+
 /// What is written for an event.
 pub(crate) struct Step {
     pub event: Event,
@@ -34,7 +37,7 @@ pub(crate) struct Step {
     /// The run afterwards, where it has gone on.
     pub run: Option<Run>,
     pub is_to_send: bool,
-    pub next: Option<(Priority, Occurrence)>,
+    pub next: Option<Next>,
     /// Children that it has started.
     pub children: Vec<JobName>,
 }

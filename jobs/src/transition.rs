@@ -5,14 +5,14 @@ use crate::book::{
 };
 use crate::children::CHILDREN_KEPT_MS;
 use crate::core::Core;
-use crate::definition::{Definition, JobName, Priority};
+use crate::definition::{Definition, JobName};
 use crate::occurrences::Occurrence;
 use crate::outbox::Ticket;
 use crate::runs::{
     Cause, JobState, Keep, Outcome, Reported, Run, RunNumber, RunState, Sent, WokenRun, reported, sent, woken,
 };
 use crate::schedule::Schedule;
-use crate::steps::{Kind, Step};
+use crate::steps::{Kind, Next, Step};
 use crate::tending::UNREADABLE_MS;
 use futures_util::stream::{self, StreamExt};
 use std::collections::{BTreeMap, BTreeSet};
@@ -187,13 +187,7 @@ impl Core {
     }
 
     /// What is left to do after a step: its occurrence is to be added, and its run to be sent.
-    fn done(
-        &self,
-        step: Step,
-        version: u64,
-        begun_ns: u64,
-        next: &mut Vec<(Priority, Occurrence)>,
-    ) -> Option<Ticket> {
+    fn done(&self, step: Step, version: u64, begun_ns: u64, next: &mut Vec<Next>) -> Option<Ticket> {
         self.count(&step);
         let (run, definition) = (step.run?, step.definition?);
         next.extend(step.next);
@@ -337,7 +331,7 @@ impl Core {
         definition: &Definition,
         run: &Run,
         ended_ms: u64,
-    ) -> Result<Option<(EntryChange, Option<(Priority, Occurrence)>)>, EntryError> {
+    ) -> Result<Option<(EntryChange, Option<Next>)>, EntryError> {
         let is_first_part = run.part.is_none_or(|part| part.index == 0);
         let is_delay = |definition: &Definition| matches!(definition.spec.schedule, Schedule::FixedDelay(_));
         if !(is_first_part && is_delay(definition) && run.cause == Cause::Schedule) {
