@@ -121,6 +121,7 @@ async fn call_in_order(
     let call = call_of(&ticket, handler);
     let Destination::Executor { app, .. } = &ticket.definition.spec.destination else { return };
     let calls = core.calls_of(&ticket.definition.tenant, app);
+    core.count_late(&ticket);
     let asked = async {
         let mut last = (Sent::NotSent("there is no executor".to_owned()), None);
         for address in order {
@@ -213,6 +214,7 @@ pub(crate) async fn to_target(
         return;
     };
     core.stats.sent.add(u64::try_from(tickets.len()).unwrap_or(u64::MAX));
+    tickets.iter().for_each(|ticket| core.count_late(ticket));
     let before = tickets.clone();
     let firings = tickets.iter().map(firing_of).collect();
     let call = AssertUnwindSafe(target.fire(firings)).catch_unwind();

@@ -9,9 +9,9 @@ use crate::known_states::KnownStates;
 use crate::leasing::LeaseNumbers;
 use crate::occurrences::Occurrence;
 use crate::options::JobsOptions;
-use crate::outbox::Outbox;
+use crate::outbox::{Outbox, Ticket};
 use crate::routing::Router;
-use crate::runs::JobState;
+use crate::runs::{Cause, JobState};
 use crate::stats::JobsStats;
 use crate::store_clock::StoreClocks;
 use crate::writes::Writes;
@@ -77,6 +77,18 @@ impl Core {
         let now_ms = self.now_ms(shard).await?;
         let (slack_ms, ahead) = (self.store_clocks.slack_ms(shard), self.store_clocks.ahead(shard));
         Ok(DueClock { now_ms, slack_ms, ahead })
+    }
+
+    /// Counts how late an occurrence is, now that the first call for its run begins.
+    pub fn count_late(&self, ticket: &Ticket) {
+        let run = &ticket.run;
+        // An attempt that may have been sent before was counted then. One part stands for a broadcast.
+        let is_first = run.cause == Cause::Schedule && (run.attempt, run.unanswered, run.again) == (1, 0, 0);
+        let is_one = run.part.is_none_or(|part| part.index == 0);
+        let shard = self.book.shard_of(ticket.number.0).filter(|_| is_first && is_one);
+        if let Some(now_ms) = shard.and_then(|shard| self.store_clocks.now_ms(shard)) {
+            self.stats.called_late(now_ms.saturating_sub(run.due_ms));
+        }
     }
 
     /// The entries of a shard of which the time to wake has come. Its clock is noted.

@@ -23,7 +23,7 @@ impl Count {
     }
 }
 
-/// Lateness of starts is counted in buckets up to so many milliseconds, and in one for all above.
+/// Lateness of first calls is counted in buckets up to so many milliseconds, and in one for all above.
 pub const LATENESS_BUCKETS_MS: [u64; 9] = [10, 50, 100, 250, 500, 1_000, 2_500, 5_000, 30_000];
 
 impl Readable for Count {
@@ -120,7 +120,7 @@ declare_metrics! {
             pub waiting: Count,
         }
         .. {
-            /// Starts by lateness: see [`LATENESS_BUCKETS_MS`]. Exported as a histogram, which the table of metrics has no kind for.
+            /// Occurrences by how late the first call for their run began: see [`LATENESS_BUCKETS_MS`]. Exported as a histogram, which the table of metrics has no kind for.
             pub lateness: [Count; LATENESS_BUCKETS_MS.len() + 1],
             /// The sum of it, in milliseconds.
             pub lateness_sum_ms: Count,
@@ -129,8 +129,7 @@ declare_metrics! {
 }
 
 impl JobsStats {
-    pub(crate) fn started_late(&self, late_ms: u64) {
-        self.started.add(1);
+    pub(crate) fn called_late(&self, late_ms: u64) {
         let bucket = LATENESS_BUCKETS_MS.iter().position(|most_ms| late_ms <= *most_ms);
         self.lateness_sum_ms.add(late_ms);
         self.lateness[bucket.unwrap_or(LATENESS_BUCKETS_MS.len())].add(1);

@@ -168,3 +168,23 @@ async fn a_call_that_panics_gives_its_place_to_the_next_one() {
     assert!(fleet.stored(next).unwrap().0.is_over(), "{:?}", fleet.stored(next));
     assert_eq!(fleet.jobs.stats().panics.get(), 1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn how_late_a_run_starts_is_counted_when_its_call_begins() {
+    let fleet = Fleet::start(1, JobsOptions { calls_max: 1, ..JobsOptions::default() }).await;
+    let mut occurrences = Vec::new();
+    for name in ["first", "second"] {
+        let job = fleet.put(name, r#"{"fixed_rate": {"every_ms": 60000}}"#, TO_APP, "").await;
+        let next_ms = fleet.jobs.get("t", &crate::testing::name(name)).await.unwrap().state.next_ms;
+        occurrences.push(Occurrence { job, version: 1, due_ms: next_ms.unwrap() });
+    }
+    fleet.answer(|_, _| (8_000, Sent::Finished(Reported::Succeeded(String::new()))));
+    sleep_ms(occurrences[0].due_ms - fleet.clock.unix_ms()).await;
+    assert_eq!(fleet.fire(&occurrences).await, [Fired::Done, Fired::Done]);
+    let stats = fleet.jobs.stats();
+    eventually(|| stats.succeeded.get() == 2).await;
+    let late: Vec<u64> = stats.lateness.iter().map(crate::stats::Count::get).collect();
+    // One was put off while the other one went; each is counted once.
+    assert_eq!((stats.started.get(), late.iter().sum::<u64>(), late[0]), (2, 2, 1), "{late:?}");
+    assert!((8_000..30_000).contains(&stats.lateness_sum_ms.get()));
+}

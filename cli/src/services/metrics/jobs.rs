@@ -12,7 +12,7 @@ use windfall_jobs::xxl::ServerStats;
 use windfall_jobs::{JobsStats, LATENESS_BUCKETS_MS};
 
 const LATENESS: &str = "windfall_jobs_start_lateness_seconds";
-const LATENESS_HELP: &str = "Time from when an occurrence was due to when its run was started";
+const LATENESS_HELP: &str = "Time from when an occurrence was due to when the first call for its run began";
 
 /// The jobs of a process, if it runs any.
 pub type Jobs = Option<Arc<JobsStats>>;
