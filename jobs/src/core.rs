@@ -10,6 +10,7 @@ use crate::leasing::LeaseNumbers;
 use crate::occurrences::Occurrence;
 use crate::options::JobsOptions;
 use crate::outbox::{Outbox, Ticket};
+use crate::quotas::Quotas;
 use crate::routing::Router;
 use crate::runs::{Cause, JobState};
 use crate::stats::JobsStats;
@@ -56,6 +57,7 @@ pub(crate) struct Core {
     pub stats: Arc<JobsStats>,
     pub executors: ExecutorTable,
     pub heartbeats: Heartbeats,
+    pub quotas: Quotas,
     pub router: Router,
     pub calls: Arc<dyn ExecutorCalls>,
     /// The tenants' targets in the scheduler, by tenant and name.

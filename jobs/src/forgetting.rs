@@ -82,6 +82,10 @@ impl Core {
         // No more versions are kept than fit; the job itself goes first.
         changes.truncate(GROUP_MAX);
         let (_, applied) = self.apply(shard, &[group(changes)]).await?;
-        Ok(matches!(applied.first(), Some(Applied::Done(_))))
+        let is_forgotten = matches!(applied.first(), Some(Applied::Done(_)));
+        if is_forgotten {
+            self.quotas.removed(&state.is.tenant);
+        }
+        Ok(is_forgotten)
     }
 }

@@ -96,6 +96,7 @@ mod occurrences;
 mod options;
 mod outbox;
 mod presence;
+mod quotas;
 pub mod routing;
 #[cfg(feature = "rpc")]
 pub mod rpc;

@@ -24,6 +24,9 @@ pub struct JobsOptions {
     pub keep_succeeded_ms: u64,
     /// How long any other run is kept, and a job without another occurrence, in milliseconds: at most 90 days. Default a week.
     pub keep_failed_ms: u64,
+    /// Jobs that each tenant may have, 1 to 100,000,000. Default 1,000,000. A job takes about 1.5 KB, and its earlier versions as
+    /// much again.
+    pub jobs_max: u64,
 }
 
 impl Default for JobsOptions {
@@ -35,6 +38,7 @@ impl Default for JobsOptions {
             executor_ttl_ms: 90_000,
             keep_succeeded_ms: 3_600_000,
             keep_failed_ms: 7 * 86_400_000,
+            jobs_max: 1_000_000,
         }
     }
 }
@@ -67,6 +71,7 @@ impl JobsOptions {
             ("executor_ttl_ms", self.executor_ttl_ms, 5_000, 600_000),
             ("keep_succeeded_ms", self.keep_succeeded_ms, 0, 30 * 86_400_000),
             ("keep_failed_ms", self.keep_failed_ms, 0, 90 * 86_400_000),
+            ("jobs_max", self.jobs_max, 1, 100_000_000),
         ];
         let wrong = ranges.into_iter().find(|(_, value, min, max)| !(min..=max).contains(&value));
         wrong.map_or(Ok(()), |(option, value, min, max)| Err(OutOfRange { option, value, min, max }))

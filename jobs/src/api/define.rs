@@ -234,7 +234,10 @@ impl Core {
         let definition = edit.apply(tenant, name, before.as_ref(), note)?;
         let number = match &before {
             Some(stored) => stored.number,
-            None => JobNumber(self.book.numbers(shard, 1).await?.first().copied().unwrap_or_default()),
+            None => {
+                self.check_quota(tenant, 1).await?;
+                JobNumber(self.book.numbers(shard, 1).await?.first().copied().unwrap_or_default())
+            }
         };
         let now_ms = self.now_ms(shard).await?;
         let old = before.as_ref().map(|stored| (&stored.definition.is, &stored.state.is));
@@ -262,6 +265,9 @@ impl Core {
         }
         let (_, applied) = self.apply(shard, &[group(changes)]).await?;
         let Some(Applied::Done(version)) = applied.first().copied() else { return Ok(None) };
+        if before.is_none() {
+            self.quotas.made(tenant, 1);
+        }
         if let Some(before) = &before {
             self.stats.left_out.add(state.missed.saturating_sub(before.state.is.missed));
             self.cancel_next(before).await;
@@ -324,11 +330,20 @@ impl Core {
                 by_shard.entry(self.book.shard_of_name(tenant, name)).or_default().push(place);
             }
         }
+        let wanted: usize = by_shard.values().map(Vec::len).sum();
+        // Where there is no room for all of them, each goes by itself: it may be there already.
+        let has_room = self.check_quota(tenant, u64::try_from(wanted).unwrap_or(u64::MAX)).await.is_ok();
+        let mut known = Vec::new();
+        if !has_room {
+            known = std::mem::take(&mut by_shard).into_values().flatten().collect();
+            // In their order, so that the first ones are made.
+            known.sort_unstable();
+        }
         let shards = by_shard.into_iter().map(|(shard, places)| async move {
             let made = self.put_new_in(shard, tenant, jobs, &places, note).await;
             places.into_iter().zip(made)
         });
-        let (mut due, mut places, mut known) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut due, mut places) = (Vec::new(), Vec::new());
         for (place, made) in futures_util::future::join_all(shards).await.into_iter().flatten() {
             answers[place] = made.map(|occurrence| {
                 due.push((jobs[place].1.priority, occurrence));
@@ -339,6 +354,7 @@ impl Core {
                 known.push(place);
             }
         }
+        self.quotas.made(tenant, u64::try_from(places.len()).unwrap_or(u64::MAX));
         for (place, added) in places.into_iter().zip(self.add_due(&due).await) {
             if let Err(error) = added {
                 answers[place] = Err(JobsError::NotScheduled(error));

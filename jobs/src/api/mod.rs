@@ -17,6 +17,7 @@ use crate::leasing::LeaseNumbers;
 use crate::occurrences::Occurrences;
 use crate::options::JobsOptions;
 use crate::outbox::Outbox;
+use crate::quotas::Quotas;
 use crate::routing::{Router, RouterOptions};
 use crate::stats::JobsStats;
 use crate::store_clock::StoreClocks;
@@ -84,6 +85,7 @@ impl Jobs {
             writes: Writes::new(clock.clone(), usize::from(shards)),
             leases: LeaseNumbers::new(seed()),
             heartbeats: Heartbeats::new(clock.clone(), usize::from(shards), &options),
+            quotas: Quotas::new(clock.clone(), options.jobs_max),
             clock,
             options,
             stats: Arc::new(JobsStats::default()),

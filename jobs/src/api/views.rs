@@ -72,6 +72,14 @@ pub enum JobsError {
     /// No occurrence of the schedule lies ahead.
     #[error("no occurrence of the schedule lies ahead: the job would never run")]
     NeverDue,
+    /// The tenant has as many jobs as it may.
+    #[error(
+        "the tenant has as many jobs as it may, {jobs_max}: remove some, or have an operator raise `jobs.runs.jobs_max`"
+    )]
+    TooManyJobs {
+        /// How many it may have.
+        jobs_max: u64,
+    },
     /// Nothing can be asked of an executor: the run was sent to none.
     #[error("the run was sent to no executor")]
     NoExecutor,

@@ -36,6 +36,7 @@ fn of(error: &JobsError) -> (Code, String) {
         | JobsError::Refused { .. }
         | JobsError::JobRemoved
         | JobsError::NotOver => (Code::FailedPrecondition, what),
+        JobsError::TooManyJobs { .. } => (Code::ResourceExhausted, what),
         JobsError::Executor { .. } | JobsError::Contended => (Code::Unavailable, what),
         JobsError::NotScheduled(error) => {
             tracing::warn!(%error, "the occurrence of a job could not be added");
@@ -72,6 +73,7 @@ mod tests {
             (JobsError::NeverDue, Code::FailedPrecondition, false),
             (JobsError::NoExecutor, Code::FailedPrecondition, false),
             (JobsError::NotOver, Code::FailedPrecondition, false),
+            (JobsError::TooManyJobs { jobs_max: 7 }, Code::ResourceExhausted, false),
             (executor, Code::Unavailable, false),
             (
                 JobsError::Refused { address: "a".into(), why: "no logs".into() },

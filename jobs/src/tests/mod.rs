@@ -9,4 +9,5 @@ mod leases;
 mod looks;
 mod outcomes;
 mod overload;
+mod quotas;
 mod room;
