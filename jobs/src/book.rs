@@ -16,6 +16,7 @@
 //! Numbers are written with eight bytes, the highest first. A number is `counter × 1024 + shard`.
 
 use crate::definition::{Definition, JobName, JobNumber};
+use crate::retention::Retention;
 use crate::runs::{JobState, Keep, Run, RunNumber};
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -81,12 +82,14 @@ pub(crate) fn shard_bits(number: u64) -> u16 {
 pub(crate) struct Book {
     store: Arc<dyn EntryStore>,
     blocks: Vec<Mutex<Range<u64>>>,
+    /// How long runs are kept.
+    pub retention: Retention,
 }
 
 impl Book {
-    pub fn new(store: Arc<dyn EntryStore>) -> Self {
+    pub fn new(store: Arc<dyn EntryStore>, retention: Retention) -> Self {
         let blocks = (0..store.shards()).map(|_| Mutex::new(0..0)).collect();
-        Self { store, blocks }
+        Self { store, blocks, retention }
     }
 
     pub fn shards(&self) -> impl Iterator<Item = Shard> + use<> {
@@ -128,7 +131,9 @@ impl Book {
             let wanted = u32::try_from(count).unwrap_or(u32::MAX).max(NUMBERS_AT_ONCE);
             let first = self.store.numbers(shard, wanted).await?;
             // Where two calls have asked, the numbers of one of them are skipped.
-            *block.lock() = first..first + u64::from(wanted);
+            let end = first.saturating_add(u64::from(wanted));
+            *block.lock() = first..end;
+            self.retention.numbered(shard, end);
         }
     }
 

@@ -97,6 +97,7 @@ mod options;
 mod outbox;
 mod presence;
 mod quotas;
+mod retention;
 pub mod routing;
 #[cfg(feature = "rpc")]
 pub mod rpc;

@@ -22,6 +22,9 @@ pub struct JobsOptions {
     pub executor_ttl_ms: u64,
     /// How long a run that succeeded is kept, in milliseconds: at most 30 days. Default one hour. A run takes about 500 bytes.
     pub keep_succeeded_ms: u64,
+    /// Runs that succeeded and are kept, about: 10,000 to 1,000,000,000. Default 10,000,000, which is 5 GB. Where more are made
+    /// within [`keep_succeeded_ms`](Self::keep_succeeded_ms), they are kept for a shorter time, but for a minute.
+    pub succeeded_max: u64,
     /// How long any other run is kept, and a job without another occurrence, in milliseconds: at most 90 days. Default a week.
     pub keep_failed_ms: u64,
     /// Jobs that each tenant may have, 1 to 100,000,000. Default 1,000,000. A job takes about 1.5 KB, and its earlier versions as
@@ -37,6 +40,7 @@ impl Default for JobsOptions {
             executors_every_ms: 1_000,
             executor_ttl_ms: 90_000,
             keep_succeeded_ms: 3_600_000,
+            succeeded_max: 10_000_000,
             keep_failed_ms: 7 * 86_400_000,
             jobs_max: 1_000_000,
         }
@@ -70,6 +74,7 @@ impl JobsOptions {
             ("executors_every_ms", self.executors_every_ms, 100, 10_000),
             ("executor_ttl_ms", self.executor_ttl_ms, 5_000, 600_000),
             ("keep_succeeded_ms", self.keep_succeeded_ms, 0, 30 * 86_400_000),
+            ("succeeded_max", self.succeeded_max, 10_000, 1_000_000_000),
             ("keep_failed_ms", self.keep_failed_ms, 0, 90 * 86_400_000),
             ("jobs_max", self.jobs_max, 1, 100_000_000),
         ];

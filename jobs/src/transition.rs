@@ -232,7 +232,7 @@ impl Core {
     /// What an event makes of its run, and what has to be written for it; `None`: nothing.
     async fn step(&self, shard: Shard, event: Event, now_ms: u64) -> Result<Option<Step>, EntryError> {
         let Some((version, run)) = &event.read else { return Ok(None) };
-        let (expect, keep) = (Expect::Version(*version), self.options.keep());
+        let (expect, keep) = (Expect::Version(*version), self.book.retention.keep(shard));
         let is_woken = matches!(event.happened, Happened::Woken);
         if is_woken && run.is_over() {
             return Ok(Some(over_step(&event, *version, run, keep, now_ms)));

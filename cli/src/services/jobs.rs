@@ -214,8 +214,15 @@ mod tests {
         use windfall_jobs::runs::{LEASE_MS, MISFIRE_MS};
         use windfall_jobs::schedule::{FIRE_ALL_MAX, TIMES_MAX};
         let text = include_str!("../../../docs/jobs.md").replace(',', "");
-        let JobsOptions { calls_max, executor_ttl_ms, keep_succeeded_ms, keep_failed_ms, jobs_max, .. } =
-            JobsOptions::default();
+        let JobsOptions {
+            calls_max,
+            executor_ttl_ms,
+            keep_succeeded_ms,
+            keep_failed_ms,
+            jobs_max,
+            succeeded_max,
+            ..
+        } = JobsOptions::default();
         for words in [
             format!("Up to {} seconds late it is simply started", MISFIRE_MS / 1_000),
             format!("is taken over {} s after it was made", LEASE_MS / 1_000),
@@ -228,6 +235,7 @@ mod tests {
             format!("keep_failed_ms = {keep_failed_ms} "),
             format!("executor_ttl_ms = {executor_ttl_ms} "),
             format!("jobs_max = {jobs_max} "),
+            format!("succeeded_max = {succeeded_max} "),
             format!("(`jobs_max` of `[jobs.runs]`) | {jobs_max};"),
         ] {
             assert!(text.contains(&words), "docs/jobs.md does not say {words:?}");

@@ -18,6 +18,7 @@ use crate::occurrences::Occurrences;
 use crate::options::JobsOptions;
 use crate::outbox::Outbox;
 use crate::quotas::Quotas;
+use crate::retention::Retention;
 use crate::routing::{Router, RouterOptions};
 use crate::stats::JobsStats;
 use crate::store_clock::StoreClocks;
@@ -77,7 +78,7 @@ impl Jobs {
         let (outbox, tickets) = Outbox::new();
         let shards = store.shards();
         let core = Arc::new(Core {
-            book: Book::new(store),
+            book: Book::new(store, Retention::new(clock.clone(), usize::from(shards), &options)),
             definitions: Definitions::default(),
             known_states: KnownStates::default(),
             timers,

@@ -310,3 +310,27 @@ async fn definitions_that_cannot_be_read_together_hold_up_their_own_jobs_alone()
     fleet.fire(&due).await;
     eventually(|| fleet.calls().len() == 3).await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn runs_that_succeeded_are_kept_for_a_shorter_time_where_many_are_made() {
+    let options = JobsOptions { succeeded_max: 10_000, ..JobsOptions::default() };
+    let fleet = Fleet::start(1, options).await;
+    fleet.put("job", DAILY, TO_APP, "").await;
+    let kept_ms = |run| {
+        let (ended, wake_ms) = fleet.stored(run).unwrap();
+        let RunState::Ended { at_ms, .. } = ended.state else { panic!("{ended:?}") };
+        wake_ms - at_ms
+    };
+    let first = fleet.run("job").await;
+    sleep_ms(1_000).await;
+    assert_eq!(kept_ms(first), options.keep_succeeded_ms);
+    // Ten thousand runs each second, of which somebody else made the most.
+    sleep_ms(60_000).await;
+    fleet.core().book.numbers(Shard(0), 600_000).await.unwrap();
+    let second = fleet.run("job").await;
+    sleep_ms(1_000).await;
+    assert_eq!(kept_ms(second), 60_000);
+    sleep_ms(62_000).await;
+    assert_eq!(fleet.stored(second), None);
+    assert!(fleet.stored(first).is_some(), "one that has its time keeps it");
+}
