@@ -21,7 +21,7 @@ impl Core {
         state: &Kept<JobState>,
         now_ms: u64,
     ) -> Result<(), EntryError> {
-        if self.find_run_of(shard, job, |run| !run.is_over()).await?.is_some() {
+        if self.find_run_of(shard, job, &|run: &Run| !run.is_over()).await?.is_some() {
             let wake_ms = Some(now_ms.saturating_add(KEPT_ON_MS));
             let later = put(state_key(job), Expect::Version(state.version), &state.is, wake_ms);
             return self.apply(shard, &[group(vec![later])]).await.map(drop);
@@ -34,7 +34,7 @@ impl Core {
         &self,
         shard: Shard,
         job: JobNumber,
-        is_such: impl Fn(&Run) -> bool,
+        is_such: &(dyn Fn(&Run) -> bool + Sync),
     ) -> Result<Option<(RunNumber, u64)>, EntryError> {
         let newest = job_run_key(job, RunNumber(u64::MAX));
         let (prefix, mut after) = (&newest.as_bytes()[..2 + 8], None);

@@ -294,7 +294,7 @@ impl Core {
             let is_first_part = run.part.is_none_or(|part| part.index == 0);
             !run.is_over() && run.cause == Cause::Schedule && run.due_ms == last_ms && is_first_part
         };
-        Ok(self.find_run_of(shard, before.number, is_last).await?)
+        Ok(self.find_run_of(shard, before.number, &is_last).await?)
     }
 
     /// Adds the due task of a job's next occurrence, unless it waits already.
