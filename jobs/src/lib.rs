@@ -43,7 +43,7 @@
 //!     }
 //! #   async fn is_alive(&self, _address: &str) -> bool { true }
 //! #   async fn is_idle(&self, _address: &str, _job: u64) -> bool { true }
-//! #   async fn kill(&self, _address: &str, _job: u64) -> Result<(), AskError> { Ok(()) }
+//! #   async fn kill(&self, _: &str, _: u64, _: u64) -> Result<(), AskError> { Ok(()) }
 //! #   async fn log(&self, _: &str, _: u64, _: u64, _: u32) -> Result<LogLines, AskError> { Ok(LogLines::default()) }
 //!     // … and whether it is alive and idle, how it ends a run, and what it has logged.
 //! }

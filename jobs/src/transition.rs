@@ -9,7 +9,8 @@ use crate::definition::{Definition, JobName};
 use crate::occurrences::Occurrence;
 use crate::outbox::Ticket;
 use crate::runs::{
-    Cause, JobState, Keep, Outcome, Reported, Run, RunNumber, RunState, Sent, WokenRun, reported, sent, woken,
+    Cause, JobState, Keep, Outcome, Reported, Run, RunNumber, RunState, Sent, WokenRun, killed, reported,
+    sent, woken,
 };
 use crate::schedule::Schedule;
 use crate::steps::{Kind, Step};
@@ -42,6 +43,8 @@ pub(crate) enum Happened {
         attempt: Option<u32>,
         how: Reported,
     },
+    /// Somebody has ended it, as it was read: where it has changed meanwhile, it stays.
+    Killed { why: String },
     /// Its time to wake has come.
     Woken,
 }
@@ -136,8 +139,8 @@ impl Core {
                         Became::Written(self.done(step, version, begun_ns, &mut next).map(Box::new));
                 }
                 applied if step.is_to_send => taken.push((place, step, applied.err())),
-                // Whoever has changed it has given it another time to wake.
-                Ok(_) if matches!(step.event.happened, Happened::Woken) => {}
+                // Whoever has changed it has given it another time to wake; and who ends it is to know what it was.
+                Ok(_) if matches!(step.event.happened, Happened::Woken | Happened::Killed { .. }) => {}
                 Ok(_) => later.push((place, Event { read: None, ..step.event })),
                 Err(error) => became[place] = Became::Failed(error),
             }
@@ -267,6 +270,7 @@ impl Core {
             (Happened::Reported { attempt, how, .. }, Some(spec)) => {
                 (reported(run, spec, *attempt, how, now_ms), false)
             }
+            (Happened::Killed { why }, _) => (killed(run, why, now_ms), false),
             // The job was removed: nothing goes on.
             (Happened::Sent { .. } | Happened::Reported { .. }, None) => (None, false),
         };

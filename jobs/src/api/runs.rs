@@ -4,12 +4,12 @@ use super::{Jobs, JobsError, RunView};
 use crate::book::{Kept, group, job_run_key, put_run, run_key};
 use crate::definition::{Destination, JobName, PARAMS_MAX_BYTES};
 use crate::executors::{AskError, LogLines};
-use crate::runs::{Cause, Report, Reported, Run, RunNumber, RunState};
+use crate::runs::{Cause, Outcome, Report, Run, RunNumber, RunState};
 use crate::starting::Started;
 use crate::transition::{Became, Event, Happened, by_shard};
 use std::collections::BTreeMap;
 use windfall_contract::due::Shard;
-use windfall_contract::entries::{Applied, EntryKey, Expect, To};
+use windfall_contract::entries::{Applied, EntryError, EntryKey, Expect, To};
 
 /// Runs that one call shows at most.
 pub const RUNS_MAX: usize = 1_000;
@@ -136,22 +136,47 @@ impl Jobs {
         Err(JobsError::Contended)
     }
 
-    /// Ends a run: its executor is asked to end it, and it is not tried again. A run that an executor does not end goes on
-    /// there all the same, and so does one that was being sent in this very moment.
+    /// Ends a run: the executor that has it is asked to end it, and it is not tried again. A run that an executor does not end
+    /// goes on there all the same, and so does one that was being sent in this very moment. Executors of XXL-JOB end all runs of
+    /// the job that go or wait there. Whether the run was ended now: of one that was over before, nobody is asked anything.
     ///
     /// # Errors
     /// [`JobsError`]; with [`JobsError::Executor`] and [`JobsError::Refused`] the run counts as killed, although the executor has
     /// not said that it ended.
-    pub async fn kill(&self, tenant: &str, number: RunNumber, by: &str) -> Result<(), JobsError> {
-        let (shard, kept) = self.read_run(tenant, number).await?;
-        let killed = Reported::Killed(format!("ended by {by}"));
-        let happened = Happened::Reported { tenant: tenant.to_owned(), attempt: None, how: killed };
-        let event = Event { number, happened, read: Some((kept.version, kept.is.clone())) };
-        failed(self.0.core.happened(shard, vec![event]).await)?;
-        let is_there = matches!(kept.is.state, RunState::Running { .. });
-        let Some(address) = kept.is.executor.clone().filter(|_| is_there) else { return Ok(()) };
-        let calls = self.0.core.calls_of(tenant, &self.app_of(shard, &kept.is).await?);
-        let asked = calls.kill(&address, kept.is.job.0).await;
+    pub async fn kill(&self, tenant: &str, number: RunNumber, by: &str) -> Result<bool, JobsError> {
+        let why = format!("ended by {by}");
+        // As it was when it was ended perhaps: the store has not answered.
+        let mut unknown: Option<(Run, EntryError)> = None;
+        for _ in 0..CONFLICTS_MAX {
+            let (shard, Kept { version, is: run }) = self.read_run(tenant, number).await?;
+            if let RunState::Ended { outcome, .. } = run.state {
+                let is_ours = outcome == Outcome::Killed && run.message == why;
+                return match unknown.filter(|_| is_ours) {
+                    Some((before, _)) => self.have_ended(shard, number, before).await.map(|()| true),
+                    None => Ok(false),
+                };
+            }
+            let happened = Happened::Killed { why: why.clone() };
+            let event = Event { number, happened, read: Some((version, run.clone())) };
+            match self.0.core.happened(shard, vec![event]).await.pop() {
+                Some(Became::Written(_)) => {
+                    return self.have_ended(shard, number, run).await.map(|()| true);
+                }
+                Some(Became::Failed(error)) => unknown = Some((run, error)),
+                // It has changed meanwhile: who has it now is to be asked.
+                Some(Became::Stays) | None => {}
+            }
+        }
+        Err(unknown.map_or(JobsError::Contended, |(_, error)| JobsError::Store(error)))
+    }
+
+    /// Asks the executor that has a run to end it.
+    async fn have_ended(&self, shard: Shard, number: RunNumber, run: Run) -> Result<(), JobsError> {
+        let is_there = matches!(run.state, RunState::Running { .. });
+        let app = self.app_of(shard, &run).await?;
+        let Some(address) = run.executor.filter(|_| is_there) else { return Ok(()) };
+        let calls = self.0.core.calls_of(&run.tenant, &app);
+        let asked = calls.kill(&address, run.job.0, number.0).await;
         asked.map_err(|error| not_done(address, error))
     }
 

@@ -75,11 +75,12 @@ pub trait ExecutorCalls: Send + Sync {
     /// Whether the executor answers, and no run of the job goes or waits there.
     async fn is_idle(&self, address: &str, job: u64) -> bool;
 
-    /// Asks the executor to end the runs of a job.
+    /// Asks the executor to end a run of a job. Executors that know no runs, as those of XXL-JOB, end all runs of the job that
+    /// go or wait there.
     ///
     /// # Errors
     /// [`AskError`] says why it could not be asked, or what it said.
-    async fn kill(&self, address: &str, job: u64) -> Result<(), AskError>;
+    async fn kill(&self, address: &str, job: u64, run: u64) -> Result<(), AskError>;
 
     /// Reads a run's log from a line on, 1 being the first.
     ///

@@ -39,8 +39,8 @@ impl ExecutorCalls for BySchemes {
         self.pick(address).is_idle(address, job).await
     }
 
-    async fn kill(&self, address: &str, job: u64) -> Result<(), AskError> {
-        self.pick(address).kill(address, job).await
+    async fn kill(&self, address: &str, job: u64, run: u64) -> Result<(), AskError> {
+        self.pick(address).kill(address, job, run).await
     }
 
     async fn log(&self, address: &str, run: u64, due_ms: u64, from_line: u32) -> Result<LogLines, AskError> {

@@ -125,7 +125,8 @@ impl ExecutorCalls for XxlExecutors {
         self.client().idle_beat(&executor, job_id(job)).await.is_ok()
     }
 
-    async fn kill(&self, address: &str, job: u64) -> Result<(), AskError> {
+    /// The protocol names no run: all of the job's that go or wait at the executor are ended.
+    async fn kill(&self, address: &str, job: u64, _run: u64) -> Result<(), AskError> {
         let executor = self.executor(address)?;
         self.client().kill(&executor, job_id(job)).await.map_err(not_answered)
     }

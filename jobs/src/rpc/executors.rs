@@ -188,8 +188,8 @@ impl ExecutorCalls for GrpcExecutors {
         beat.await.is_ok_and(|reply| reply.is_idle)
     }
 
-    async fn kill(&self, address: &str, job: u64) -> Result<(), AskError> {
-        let message = v1::KillJobRequest { app: self.app.clone(), job };
+    async fn kill(&self, address: &str, job: u64, run: u64) -> Result<(), AskError> {
+        let message = v1::KillJobRequest { app: self.app.clone(), job, run };
         let kill =
             self.ask(address, message, |mut client, request| async move { client.kill(request).await });
         kill.await.map(drop)

@@ -153,6 +153,11 @@ pub fn reported(
     }
 }
 
+/// A run that somebody ends, whatever its job says. `None`: it is over.
+pub fn killed(run: &Run, message: &str, now_ms: u64) -> Option<Run> {
+    (!run.is_over()).then(|| over(run.clone(), Outcome::Killed, message, now_ms))
+}
+
 /// A run whose time to wake has come. Where it is to be sent, it gets the lease of this number.
 pub fn woken(run: &Run, spec: Option<&JobSpec>, lease: u32, now_ms: u64) -> WokenRun {
     if run.is_over() {

@@ -36,6 +36,8 @@ pub(crate) struct FakeExecutors {
     pub calls: Mutex<Vec<(String, RunCall)>>,
     pub answers: Mutex<Answers>,
     pub beat_ms: Mutex<u64>,
+    /// Who was asked to end a run: the address, the job and the run.
+    pub kills: Mutex<Vec<(String, u64, u64)>>,
 }
 
 #[async_trait]
@@ -58,7 +60,8 @@ impl ExecutorCalls for FakeExecutors {
         self.is_alive(address).await
     }
 
-    async fn kill(&self, _: &str, _: u64) -> Result<(), AskError> {
+    async fn kill(&self, address: &str, job: u64, run: u64) -> Result<(), AskError> {
+        self.kills.lock().push((address.to_owned(), job, run));
         Ok(())
     }
 
@@ -89,6 +92,7 @@ impl Fleet {
             calls: Mutex::default(),
             answers: Mutex::new(done),
             beat_ms: Mutex::new(0),
+            kills: Mutex::default(),
         });
         let jobs = start_jobs(&store, &slots, &executors, &clock, options);
         let fleet = Self { clock, store, slots, executors, jobs };

@@ -2,6 +2,7 @@
 
 mod children;
 mod deciding;
+mod killing;
 mod leases;
 mod looks;
 mod outcomes;

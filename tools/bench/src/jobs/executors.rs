@@ -75,7 +75,7 @@ impl ExecutorCalls for Here {
         true
     }
 
-    async fn kill(&self, _address: &str, _job: u64) -> Result<(), AskError> {
+    async fn kill(&self, _address: &str, _job: u64, _run: u64) -> Result<(), AskError> {
         Ok(())
     }
 
