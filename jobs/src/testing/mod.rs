@@ -32,32 +32,63 @@ pub(crate) const TO_APP: &str = r#"{"executor": {"app": "app", "handler": "h"}}"
 /// What an executor does: it answers after so many milliseconds.
 type Answers = Arc<dyn Fn(&str, &RunCall) -> (u64, Sent) + Send + Sync>;
 
+/// What is wrong with an executor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    /// Nobody listens at its address.
+    Dead,
+    /// It takes calls, and never answers.
+    Hung,
+    /// A run of each job goes there.
+    Busy,
+}
+
+/// The time-out of calls to an executor.
+const CALL_TIMEOUT_MS: u64 = 2_000;
+
 pub(crate) struct FakeExecutors {
     pub calls: Mutex<Vec<(String, RunCall)>>,
     pub answers: Mutex<Answers>,
     pub beat_ms: Mutex<u64>,
     /// Who was asked to end a run: the address, the job and the run.
     pub kills: Mutex<Vec<(String, u64, u64)>>,
+    /// The executors that are not well, by address.
+    pub troubles: Mutex<BTreeMap<String, Trouble>>,
+}
+
+impl FakeExecutors {
+    fn trouble(&self, address: &str) -> Option<Trouble> {
+        self.troubles.lock().get(address).copied()
+    }
 }
 
 #[async_trait]
 impl ExecutorCalls for FakeExecutors {
     async fn run(&self, address: &str, call: RunCall) -> Sent {
         let answers = Arc::clone(&self.answers.lock());
-        let (after_ms, sent) = answers(address, &call);
+        let (after_ms, sent) = match self.trouble(address) {
+            Some(Trouble::Dead) => (0, Sent::NotSent("nobody listens".into())),
+            Some(Trouble::Hung) => (CALL_TIMEOUT_MS, Sent::Unknown("no answer".into())),
+            Some(Trouble::Busy) | None => answers(address, &call),
+        };
         self.calls.lock().push((address.to_owned(), call));
         tokio::time::sleep(Duration::from_millis(after_ms)).await;
         sent
     }
 
-    async fn is_alive(&self, _: &str) -> bool {
+    async fn is_alive(&self, address: &str) -> bool {
         let beat_ms = *self.beat_ms.lock();
-        tokio::time::sleep(Duration::from_millis(beat_ms)).await;
-        true
+        let (after_ms, is_alive) = match self.trouble(address) {
+            Some(Trouble::Dead) => (0, false),
+            Some(Trouble::Hung) => (CALL_TIMEOUT_MS, false),
+            Some(Trouble::Busy) | None => (beat_ms, true),
+        };
+        tokio::time::sleep(Duration::from_millis(after_ms)).await;
+        is_alive
     }
 
     async fn is_idle(&self, address: &str, _: u64) -> bool {
-        self.is_alive(address).await
+        self.is_alive(address).await && self.trouble(address) != Some(Trouble::Busy)
     }
 
     async fn kill(&self, address: &str, job: u64, run: u64) -> Result<(), AskError> {
@@ -93,6 +124,7 @@ impl Fleet {
             answers: Mutex::new(done),
             beat_ms: Mutex::new(0),
             kills: Mutex::default(),
+            troubles: Mutex::default(),
         });
         let jobs = start_jobs(&store, &slots, &executors, &clock, options);
         let fleet = Self { clock, store, slots, executors, jobs };

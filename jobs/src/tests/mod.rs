@@ -8,3 +8,4 @@ mod looks;
 mod outcomes;
 mod overload;
 mod room;
+mod strategies;
