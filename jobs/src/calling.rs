@@ -266,6 +266,7 @@ fn call_of(ticket: &Ticket, handler: &str) -> RunCall {
         block: spec.block,
         timeout_s: spec.timeout_s,
         due_ms: ticket.run.due_ms,
+        sent_ms: ticket.run.sent_ms(),
         attempt: ticket.run.attempt,
         part: ticket.run.part.unwrap_or(Part { index: 0, total: 1 }),
     }

@@ -41,6 +41,8 @@ pub(crate) enum Happened {
         tenant: String,
         /// Which attempt it is about, where the executor says so.
         attempt: Option<u32>,
+        /// The time with which that attempt was sent.
+        sent_ms: Option<u64>,
         how: Reported,
     },
     /// Somebody has ended it, as it was read: where it has changed meanwhile, it stays.
@@ -267,8 +269,9 @@ impl Core {
             (Happened::Sent { how, executor, lease }, Some(spec)) => {
                 (sent(run, spec, *lease, how, executor.as_deref(), now_ms), false)
             }
-            (Happened::Reported { attempt, how, .. }, Some(spec)) => {
-                (reported(run, spec, *attempt, how, now_ms), false)
+            (Happened::Reported { attempt, sent_ms, how, .. }, Some(spec)) => {
+                let attempt = attempt.or_else(|| run.attempt_of((*sent_ms)?));
+                (reported(run, spec, attempt, how, now_ms), false)
             }
             (Happened::Killed { why }, _) => (killed(run, why, now_ms), false),
             // The job was removed: nothing goes on.

@@ -3,7 +3,7 @@
 use super::{Jobs, JobsError, RunView};
 use crate::book::{Kept, group, job_run_key, put_run, run_key};
 use crate::definition::{Destination, JobName, PARAMS_MAX_BYTES};
-use crate::executors::{AskError, LogLines};
+use crate::executors::{AskError, LogCall, LogLines};
 use crate::runs::{Cause, Outcome, Report, Run, RunNumber, RunState};
 use crate::starting::Started;
 use crate::transition::{Became, Event, Happened, by_shard};
@@ -187,9 +187,10 @@ impl Jobs {
     pub async fn log(&self, tenant: &str, number: RunNumber, from_line: u32) -> Result<LogLines, JobsError> {
         let (shard, kept) = self.read_run(tenant, number).await?;
         let app = self.app_of(shard, &kept.is).await?;
+        let (due_ms, sent_ms) = (kept.is.due_ms, kept.is.sent_ms());
         let address = kept.is.executor.ok_or(JobsError::NoExecutor)?;
-        let read =
-            self.0.core.calls_of(tenant, &app).log(&address, number.0, kept.is.due_ms, from_line).await;
+        let call = LogCall { run: number.0, due_ms, sent_ms, from_line };
+        let read = self.0.core.calls_of(tenant, &app).log(&address, call).await;
         read.map_err(|error| not_done(address, error))
     }
 
@@ -202,14 +203,17 @@ impl Jobs {
         let core = &self.0.core;
         let mut last: BTreeMap<RunNumber, Report> = BTreeMap::new();
         for report in reports {
-            let before = last.get(&report.run).and_then(|before| before.attempt);
             // One that does not say its attempt is of the last one.
-            if report.attempt.is_none_or(|attempt| before.is_none_or(|before| before <= attempt)) {
+            let is_older = |before: &Report| {
+                let by_number = report.attempt.zip(before.attempt).is_some_and(|(own, other)| own < other);
+                by_number || report.sent_ms.zip(before.sent_ms).is_some_and(|(own, other)| own < other)
+            };
+            if last.get(&report.run).is_none_or(|before| !is_older(before)) {
                 last.insert(report.run, report);
             }
         }
-        let event = |Report { run, attempt, how }| {
-            let happened = Happened::Reported { tenant: tenant.to_owned(), attempt, how };
+        let event = |Report { run, attempt, sent_ms, how }| {
+            let happened = Happened::Reported { tenant: tenant.to_owned(), attempt, sent_ms, how };
             Event { number: run, happened, read: None }
         };
         let shards = by_shard(core, last.into_values().map(event).collect()).into_iter();

@@ -42,6 +42,8 @@ pub struct Report {
     pub run: RunNumber,
     /// Which attempt it is about. A failure or a time-out of another attempt than the run's present one is passed over.
     pub attempt: Option<u32>,
+    /// The [time](Run::sent_ms) with which the attempt was sent, in place of its number.
+    pub sent_ms: Option<u64>,
     /// How it ended.
     pub how: Reported,
 }

@@ -235,6 +235,27 @@ fn a_failure_of_an_attempt_that_is_over_does_not_end_the_next_one() {
 }
 
 #[test]
+fn an_attempt_is_known_by_the_time_that_it_was_sent_with() {
+    let first = run(&spec(""));
+    let second = Run { attempt: 2, ..first.clone() };
+    let again = Run { again: 1, ..first.clone() };
+    let last = Run { attempt: 101, ..again.clone() };
+    let times: std::collections::BTreeSet<u64> = [&first, &second, &again, &last].map(Run::sent_ms).into();
+    assert_eq!(times.len(), 4);
+    assert!(
+        times.iter().all(|sent_ms| (1..1_000).contains(&(sent_ms - first.due_ms))),
+        "its day is the run's"
+    );
+    assert_eq!((second.attempt_of(first.sent_ms()), second.attempt_of(second.sent_ms())), (Some(1), Some(2)));
+    assert_eq!(again.attempt_of(again.sent_ms()), Some(1));
+    assert_eq!(again.attempt_of(first.sent_ms()), Some(0), "it was started again since");
+    // A process of an earlier version has sent it, or the executor shows no time, or one that nobody has sent.
+    for unknown in [first.due_ms, 0, second.sent_ms() + 1, u64::MAX] {
+        assert_eq!(second.attempt_of(unknown), None, "{unknown}");
+    }
+}
+
+#[test]
 fn retries_are_spent_one_by_one() {
     let spec = spec(r#", "retries": {"exponential": {"max": 2, "first_ms": 100, "max_ms": 150}}"#);
     let mut now = run(&spec);

@@ -10,7 +10,7 @@ pub(crate) use slots::FakeSlots;
 use crate::book::{Kept, run_key};
 use crate::core::{Core, OCCURRENCES, tenant_of};
 use crate::definition::{ChangeNote, JobName, JobNumber, JobSpec, Priority};
-use crate::executors::{AskError, ExecutorCalls, LogLines, RunCall};
+use crate::executors::{AskError, ExecutorCalls, LogCall, LogLines, RunCall};
 use crate::occurrences::Occurrence;
 use crate::runs::{Reported, Run, RunNumber, Sent};
 use crate::{Jobs, JobsOptions, JobsParts};
@@ -52,6 +52,8 @@ pub(crate) struct FakeExecutors {
     pub beat_ms: Mutex<u64>,
     /// Who was asked to end a run: the address, the job and the run.
     pub kills: Mutex<Vec<(String, u64, u64)>>,
+    /// Whose logs were asked for.
+    pub logs: Mutex<Vec<(String, LogCall)>>,
     /// The executors that are not well, by address.
     pub troubles: Mutex<BTreeMap<String, Trouble>>,
 }
@@ -96,8 +98,14 @@ impl ExecutorCalls for FakeExecutors {
         Ok(())
     }
 
-    async fn log(&self, _: &str, _: u64, _: u64, _: u32) -> Result<LogLines, AskError> {
-        Ok(LogLines::default())
+    /// One line for each that is asked for.
+    async fn log(&self, address: &str, call: LogCall) -> Result<LogLines, AskError> {
+        if self.trouble(address).is_some() {
+            return Err(AskError::NoAnswer("nobody listens".into()));
+        }
+        self.logs.lock().push((address.to_owned(), call));
+        let text = format!("line {}\n", call.from_line);
+        Ok(LogLines { text, next_line: call.from_line + 1, is_end: false })
     }
 }
 
@@ -124,6 +132,7 @@ impl Fleet {
             answers: Mutex::new(done),
             beat_ms: Mutex::new(0),
             kills: Mutex::default(),
+            logs: Mutex::default(),
             troubles: Mutex::default(),
         });
         let jobs = start_jobs(&store, &slots, &executors, &clock, options);

@@ -1,8 +1,9 @@
-//! Runs that somebody ends: whoever has a run is asked to end it, and nobody else.
+//! Runs that somebody ends, or of which somebody reads the log: whoever has a run is asked, and nobody else.
 
 use crate::definition::JobNumber;
+use crate::executors::LogCall;
 use crate::runs::{Outcome, Report, Reported, RunNumber, RunState, Sent};
-use crate::testing::{Call, DAILY, Fault, Fleet, TO_APP, eventually, name, sleep_ms};
+use crate::testing::{Call, DAILY, Fault, Fleet, TO_APP, Trouble, eventually, name, sleep_ms};
 use crate::{JobsError, JobsOptions};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -67,7 +68,7 @@ async fn a_run_that_ends_by_itself_meanwhile_is_not_ended_at_its_executor() {
     let ends = async {
         sleep_ms(1_000).await;
         let how = Reported::Succeeded(String::new());
-        fleet.jobs.report("t", vec![Report { run, attempt: None, how }]).await.unwrap();
+        fleet.jobs.report("t", vec![Report { run, attempt: None, sent_ms: None, how }]).await.unwrap();
     };
     let (killed, ()) = tokio::join!(fleet.jobs.kill("t", run, "me"), ends);
     assert_eq!((killed, outcome_of(&fleet, run)), (Ok(false), Some(Outcome::Succeeded)));
@@ -83,7 +84,7 @@ async fn a_run_that_goes_to_another_executor_meanwhile_is_ended_there() {
     let moves = async {
         sleep_ms(1_000).await;
         let how = Reported::Failed(String::new());
-        fleet.jobs.report("t", vec![Report { run, attempt: Some(1), how }]).await.unwrap();
+        fleet.jobs.report("t", vec![Report { run, attempt: Some(1), sent_ms: None, how }]).await.unwrap();
         eventually(|| is_running(&fleet, run, 2)).await;
     };
     let (killed, ()) = tokio::join!(fleet.jobs.kill("t", run, "me"), moves);
@@ -123,4 +124,24 @@ async fn a_run_of_a_job_that_was_removed_is_ended_too() {
     assert_eq!(fleet.jobs.kill("t", run, "me").await, Ok(true));
     assert_eq!(outcome_of(&fleet, run), Some(Outcome::Killed));
     assert_eq!(*fleet.executors.kills.lock(), [("x".to_owned(), job.0, run.0)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_log_of_a_run_is_read_from_the_executor_that_has_it() {
+    let (fleet, _) = fleet_with_job().await;
+    let run = running(&fleet).await;
+    let read = fleet.jobs.log("t", run, 3).await.unwrap();
+    assert_eq!((read.text.as_str(), read.next_line, read.is_end), ("line 3\n", 4, false));
+    let call = fleet.calls()[0].clone();
+    let asked = LogCall { run: run.0, due_ms: call.due_ms, sent_ms: call.sent_ms, from_line: 3 };
+    assert_eq!(*fleet.executors.logs.lock(), [("x".to_owned(), asked)]);
+    assert_eq!(fleet.jobs.log("other", run, 1).await, Err(JobsError::UnknownRun(run.0)));
+    fleet.executors.troubles.lock().insert("x".into(), Trouble::Dead);
+    let away = JobsError::Executor { address: "x".into(), why: "nobody listens".into() };
+    assert_eq!(fleet.jobs.log("t", run, 1).await, Err(away));
+    fleet.answer(|_, _| (0, Sent::Later("full".into())));
+    fleet.executors.troubles.lock().clear();
+    let waiting = fleet.run("job").await;
+    eventually(|| fleet.stored(waiting).unwrap().0.postponed > 0).await;
+    assert_eq!(fleet.jobs.log("t", waiting, 1).await, Err(JobsError::NoExecutor));
 }

@@ -9,3 +9,4 @@ mod outcomes;
 mod overload;
 mod room;
 mod strategies;
+mod xxl;

@@ -168,7 +168,7 @@ async fn who_has_a_run_is_noted_though_its_report_has_overtaken_the_answer() {
     let run = fleet.run("job").await;
     sleep_ms(500).await;
     let how = Reported::Succeeded("done".into());
-    fleet.jobs.report("t", vec![Report { run, attempt: Some(1), how }]).await.unwrap();
+    fleet.jobs.report("t", vec![Report { run, attempt: Some(1), sent_ms: None, how }]).await.unwrap();
     let (ended, wake_ms) = fleet.stored(run).unwrap();
     assert!(ended.is_over() && ended.executor.is_none(), "{ended:?}");
     sleep_ms(2_000).await;

@@ -85,6 +85,7 @@ fn call(run: u64, handler: &str) -> RunCall {
         block: Block::SerialExecution,
         timeout_s: 1,
         due_ms: 1,
+        sent_ms: 2,
         attempt: 1,
         part: Part { index: 0, total: 1 },
     }
@@ -147,6 +148,6 @@ async fn an_executor_is_asked_about_itself_its_jobs_and_its_logs() {
     let refused = calls.kill(&address, 1, 9).await.unwrap_err();
     let is_asked = |why: &str| why.contains("no run 9 of the job 1 of mailer");
     assert!(matches!(&refused, AskError::Refused(why) if is_asked(why)), "{refused:?}");
-    let lines = calls.log(&address, 7, 1, 4).await.unwrap();
+    let lines = calls.log(&address, LogCall { run: 7, due_ms: 1, sent_ms: 2, from_line: 4 }).await.unwrap();
     assert_eq!(lines, LogLines { text: "line\n".into(), next_line: 5, is_end: true });
 }
