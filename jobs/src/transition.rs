@@ -1,7 +1,8 @@
 //! Runs that go on: what happened to them is written in one step, with what follows from it.
 
 use crate::book::{
-    Following, change, definition_key, following_key, forget_run, put, put_run, put_state, run_key, state_key,
+    Following, change, dead_key, definition_key, following_key, forget_run, put, put_run, put_state, run_key,
+    state_key, unmark,
 };
 use crate::children::CHILDREN_KEPT_MS;
 use crate::core::Core;
@@ -287,7 +288,7 @@ impl Core {
             }
             return Ok(None);
         };
-        if run.is_over() {
+        if run.is_over() && after.state == run.state {
             // It ended before: only who had it is noted.
             let kind = if after.is_dead() { Kind::Adds } else { Kind::Changes };
             let changes = put_run(event.number, expect, &after, keep);
@@ -296,6 +297,9 @@ impl Core {
         let children =
             definition.as_ref().map_or_else(Vec::new, |definition| ready_children(&mut after, definition));
         let mut changes = put_run(event.number, expect, &after, keep);
+        if run.is_dead() && !after.is_dead() {
+            changes.push(unmark(dead_key(&after.tenant, event.number)));
+        }
         changes.extend(fence.filter(|_| is_to_send));
         let mut step = Step::new(event, changes, Kind::Changes);
         if let (RunState::Ended { at_ms, outcome }, Some(definition)) = (after.state, &definition) {

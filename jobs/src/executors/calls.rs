@@ -20,7 +20,7 @@ pub struct RunCall {
     pub params: String,
     /// What happens while an earlier run of the job still goes there.
     pub block: Block,
-    /// Seconds that it may take.
+    /// Seconds that it may take; 0: as long as it needs.
     pub timeout_s: u32,
     /// When it was due, in Unix milliseconds.
     pub due_ms: u64,

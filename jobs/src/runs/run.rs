@@ -151,6 +151,11 @@ impl Run {
         matches!(self.state, RunState::Ended { outcome, .. } if outcome.is_dead())
     }
 
+    /// Whether it is over because nobody knew what became of it.
+    pub const fn was_given_up(&self) -> bool {
+        matches!(self.state, RunState::Ended { outcome: Outcome::TimedOut | Outcome::Missed, .. })
+    }
+
     /// Whether it may have to be sent when its time to wake has come.
     pub const fn may_be_sent(&self) -> bool {
         match self.state {
