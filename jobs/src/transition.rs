@@ -2,11 +2,11 @@
 
 use crate::book::{
     Following, change, dead_key, definition_key, following_key, forget_run, put, put_run, put_state, run_key,
-    state_key, unmark,
+    state_key, unmark, version_key,
 };
 use crate::children::CHILDREN_KEPT_MS;
 use crate::core::Core;
-use crate::definition::{Definition, JobName};
+use crate::definition::{Definition, Delivery, JobName};
 use crate::occurrences::Occurrence;
 use crate::outbox::Ticket;
 use crate::runs::{
@@ -294,6 +294,9 @@ impl Core {
             let changes = put_run(event.number, expect, &after, keep);
             return Ok(Some(Step::new(event, changes, kind)));
         }
+        if let Some(definition) = &definition {
+            after.version = definition.version;
+        }
         let children =
             definition.as_ref().map_or_else(Vec::new, |definition| ready_children(&mut after, definition));
         let mut changes = put_run(event.number, expect, &after, keep);
@@ -318,7 +321,7 @@ impl Core {
         Ok(Some(Step { definition, run: Some(after), is_to_send, ..step }))
     }
 
-    /// The definition of a run's job, and what must be the same when the run is written; no definition where the job was
+    /// The definition that a run follows, and what must be the same when the run is written; no definition where the job was
     /// removed.
     async fn definition_of(
         &self,
@@ -331,13 +334,31 @@ impl Core {
         if known.is_some() {
             return Ok((known, None));
         }
-        Ok(match self.latest_definition(shard, run.job).await? {
-            Some(kept) => {
-                let unchanged = Expect::Version(kept.version);
-                (Some(kept.is), Some(change(definition_key(run.job), unchanged, To::Same)))
-            }
-            None => (None, None),
-        })
+        let Some(latest) = self.latest_definition(shard, run.job).await? else { return Ok((None, None)) };
+        let unchanged = change(definition_key(run.job), Expect::Version(latest.version), To::Same);
+        let followed = match latest.is.version == run.version {
+            true => latest.is,
+            false => self.earlier_definition(shard, run, &latest.is).await?,
+        };
+        Ok((Some(followed), Some(unchanged)))
+    }
+
+    /// The definition of the job's earlier version that a run follows: where it goes, what it gets, and whether it may be sent
+    /// again were decided when it began. Where the version is forgotten, the run follows the latest one from now on; nobody knows
+    /// then whether it may be sent again, so that it is not where it may have been sent.
+    async fn earlier_definition(
+        &self,
+        shard: Shard,
+        run: &Run,
+        latest: &Arc<Definition>,
+    ) -> Result<Arc<Definition>, EntryError> {
+        let key = version_key(run.job, run.version);
+        if let Some(kept) = self.book.read_one::<Definition>(shard, key).await? {
+            return Ok(Arc::new(kept.is));
+        }
+        let mut careful = Definition::clone(latest);
+        careful.spec.delivery = Delivery::AtMostOnce;
+        Ok(Arc::new(careful))
     }
 
     /// For a job with a fixed delay: the occurrence that follows from the end of the scheduled run that came last.
@@ -350,7 +371,7 @@ impl Core {
     ) -> Result<Option<(EntryChange, Option<Occurrence>)>, EntryError> {
         let is_first_part = run.part.is_none_or(|part| part.index == 0);
         let is_delay = matches!(definition.spec.schedule, Schedule::FixedDelay(_));
-        let is_current = run.cause == Cause::Schedule && run.version == definition.version;
+        let is_current = run.cause == Cause::Schedule && !definition.is_paused;
         if !(is_first_part && is_delay && is_current) {
             return Ok(None);
         }

@@ -100,7 +100,7 @@ impl Jobs {
         Ok(views)
     }
 
-    /// Runs a run that is over once more, under its number and its occurrence id, from its first attempt.
+    /// Runs a run that is over once more, under its number and its occurrence id, from its first attempt, as its job is now.
     ///
     /// # Errors
     /// [`JobsError`].
@@ -121,7 +121,9 @@ impl Jobs {
             let at_ms = core.now_ms(shard).await?;
             let state = RunState::Retrying { at_ms };
             let again = kept.is.again.saturating_add(1);
-            let run = Run { state, attempt: 0, unanswered: 0, postponed: 0, again, ..kept.is };
+            // Whoever runs it again may have mended the job before.
+            let version = definition.is.version;
+            let run = Run { version, state, attempt: 0, unanswered: 0, postponed: 0, again, ..kept.is };
             let mut changes = put_run(number, Expect::Version(kept.version), &run, core.options.keep());
             let unchanged = Expect::Version(definition.version);
             changes.push(crate::book::change(crate::book::definition_key(run.job), unchanged, To::Same));

@@ -9,4 +9,5 @@ mod outcomes;
 mod overload;
 mod room;
 mod strategies;
+mod versions;
 mod xxl;
