@@ -291,6 +291,12 @@ impl Asking {
 
     /// Prints a job with its next occurrences; `said` says what became of it.
     async fn show_job(&self, job: &Job, said: &str) -> Result<Outcome> {
+        for child in &job.missing_children {
+            eprintln!(
+                "windfall: there is no job `{child}`: it is not run after {} until somebody makes it",
+                job.name
+            );
+        }
         let spec = job.spec.clone().unwrap_or_default();
         let times = if job.paused { Vec::new() } else { self.times(&spec, SHOWN).await? };
         if self.json {

@@ -7,7 +7,7 @@ use crate::{ExecutorView, JobView, JobsError, RunView};
 use windfall_proto::v1;
 
 pub(super) fn job(view: &JobView) -> v1::Job {
-    let JobView { number, definition, state } = view;
+    let JobView { number, definition, state, missing_children } = view;
     v1::Job {
         name: definition.name.to_string(),
         number: number.0,
@@ -18,6 +18,7 @@ pub(super) fn job(view: &JobView) -> v1::Job {
         last_ms: state.last_ms.unwrap_or(0),
         missed: state.missed,
         change: Some(change(&definition.change)),
+        missing_children: missing_children.iter().map(ToString::to_string).collect(),
     }
 }
 

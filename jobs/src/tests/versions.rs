@@ -68,9 +68,9 @@ async fn a_run_that_may_have_been_sent_once_is_not_sent_again_because_its_job_wa
         fleet.answer(|_, _| (0, Sent::Unknown("silence".into())));
         let run = fleet.run("job").await;
         eventually(|| matches!(fleet.stored(run).unwrap().0.state, RunState::Running { .. })).await;
-        match is_forgotten {
-            true => change_often(&fleet, Delivery::AtLeastOnce).await,
-            false => drop(fleet.put("job", DAILY, &to("new"), &more("new", Delivery::AtLeastOnce)).await),
+        fleet.put("job", DAILY, &to("new"), &more("new", Delivery::AtLeastOnce)).await;
+        if is_forgotten {
+            change_often(&fleet, Delivery::AtLeastOnce).await;
         }
         sleep_ms(100_000).await;
         assert_eq!((fleet.calls_of(run), outcome_of(&fleet, run)), (1, Some(Outcome::TimedOut)));
