@@ -297,13 +297,14 @@ pub(crate) async fn to_target(
         Vec::new()
     });
     let ours: BTreeMap<RunNumber, Ticket> = ours.into_iter().map(|ticket| (ticket.number, ticket)).collect();
-    let silent = || Fired::Failed("the target has not answered".to_owned());
+    let silent = || Fired::Unknown("the target has not answered".to_owned());
     let fired = fired.into_iter().chain(std::iter::repeat_with(silent));
     for (before, fired) in before.into_iter().zip(fired) {
         let sent = match fired {
             Fired::Done => Sent::Finished(Reported::Succeeded(String::new())),
             Fired::Failed(why) => Sent::Finished(Reported::Failed(why)),
             Fired::Refused(why) => Sent::Refused(why),
+            Fired::Unknown(why) => Sent::Unknown(why),
             // A target says so, too, where it does not know whether it has it.
             Fired::Away(why) if before.definition.spec.delivery == Delivery::AtMostOnce => Sent::Unknown(why),
             Fired::Away(why) | Fired::Busy(why) => Sent::Later(why),

@@ -3,9 +3,11 @@
 
 mod entries;
 mod slots;
+mod targets;
 
 pub(crate) use entries::{Call, FakeEntries, Fault};
 pub(crate) use slots::FakeSlots;
+pub(crate) use targets::FakeTarget;
 
 use crate::book::{Kept, run_key};
 use crate::core::{Core, OCCURRENCES, tenant_of};
@@ -115,6 +117,7 @@ pub(crate) struct Fleet {
     pub store: Arc<FakeEntries>,
     pub slots: Arc<FakeSlots>,
     pub executors: Arc<FakeExecutors>,
+    pub target: Arc<FakeTarget>,
     pub jobs: Jobs,
 }
 
@@ -135,8 +138,9 @@ impl Fleet {
             logs: Mutex::default(),
             troubles: Mutex::default(),
         });
-        let jobs = start_jobs(&store, &slots, &executors, &clock, options);
-        let fleet = Self { clock, store, slots, executors, jobs };
+        let target = Arc::new(FakeTarget::default());
+        let jobs = start_jobs(&store, &slots, &executors, &target, &clock, options);
+        let fleet = Self { clock, store, slots, executors, target, jobs };
         fleet.register("app", "x").await;
         fleet
     }
@@ -144,7 +148,7 @@ impl Fleet {
     /// Another process on the same stores, in place of this one.
     pub async fn restart(&mut self, options: JobsOptions) {
         assert!(self.jobs.close(Duration::from_secs(600)).await);
-        self.jobs = start_jobs(&self.store, &self.slots, &self.executors, &self.clock, options);
+        self.jobs = start_jobs(&self.store, &self.slots, &self.executors, &self.target, &self.clock, options);
         sleep_ms(2_000).await;
     }
 
@@ -218,6 +222,7 @@ fn start_jobs(
     store: &Arc<FakeEntries>,
     slots: &Arc<FakeSlots>,
     executors: &Arc<FakeExecutors>,
+    target: &Arc<FakeTarget>,
     clock: &Clock,
     options: JobsOptions,
 ) -> Jobs {
@@ -229,7 +234,7 @@ fn start_jobs(
         store: Arc::clone(store) as Arc<dyn EntryStore>,
         timers: Timers::start(TimersOptions::default(), tenants, slots, clock.clone()),
         calls: Arc::clone(executors) as Arc<dyn ExecutorCalls>,
-        targets: BTreeMap::new(),
+        targets: target.named(),
         clock: clock.clone(),
     };
     Jobs::start(options, parts)

@@ -9,5 +9,6 @@ mod outcomes;
 mod overload;
 mod room;
 mod strategies;
+mod targets;
 mod versions;
 mod xxl;
