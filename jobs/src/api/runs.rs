@@ -49,7 +49,7 @@ impl Jobs {
         Ok(RunView { number, run: kept.is })
     }
 
-    /// A job's runs, the newest first, behind `after`, at most `limit`.
+    /// A job's runs, the newest first, behind `after`, at most `limit`: fewer only where there are no more.
     ///
     /// # Errors
     /// [`JobsError`].
@@ -64,10 +64,20 @@ impl Jobs {
         let unknown = || JobsError::UnknownJob(name.to_string());
         let (shard, job) = core.number_of(tenant, name).await?.ok_or_else(unknown)?;
         let prefix = [b"i/".as_slice(), &job.0.to_be_bytes()].concat();
-        let after = after.map(|after| job_run_key(job, after));
-        let page = core.book.scan(shard, &prefix, after.as_ref(), limit.clamp(1, RUNS_MAX)).await?;
-        let numbers = page.entries.iter().filter_map(|entry| crate::book::last_number(&entry.key));
-        self.views(shard, numbers.map(|inverted| RunNumber(u64::MAX - inverted)).collect()).await
+        let (limit, mut views) = (limit.clamp(1, RUNS_MAX), Vec::new());
+        let mut after = after.map(|after| job_run_key(job, after));
+        // Runs that are forgotten between the two reads, or cannot be read, make no page the last one.
+        while views.len() < limit {
+            let page = core.book.scan(shard, &prefix, after.as_ref(), limit - views.len()).await?;
+            let numbers = page.entries.iter().filter_map(|entry| crate::book::last_number(&entry.key));
+            let numbers = numbers.map(|inverted| RunNumber(u64::MAX - inverted)).collect();
+            views.extend(self.views(shard, numbers).await?);
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        Ok(views)
     }
 
     /// The tenant's runs that ended badly, by shard, behind `after`, at most `limit`: they wait to be run again, or to be

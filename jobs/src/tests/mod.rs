@@ -4,6 +4,7 @@ mod children;
 mod deciding;
 mod killing;
 mod leases;
+mod lists;
 mod looks;
 mod outcomes;
 mod overload;
