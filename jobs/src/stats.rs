@@ -53,6 +53,8 @@ pub struct JobsStats {
     pub reports_unknown: Count,
     /// Occurrences whose due task was missing, and that were found by the look for overdue ones.
     pub overdue_found: Count,
+    /// Children that were not run: there is no such job, or it could not be started for a day.
+    pub children_lost: Count,
     /// Calls of the stores that failed, and were made again.
     pub store_failed: Count,
     /// Looks at the stores, calls and notes of runs that ended by a panic. Looks are made again.

@@ -51,7 +51,7 @@ pub struct JobSpec {
     /// No occurrence after this, in Unix milliseconds.
     #[serde(default)]
     pub ends_ms: Option<u64>,
-    /// Whom an alert about it is for. Windfall sends no mail: the address is shown with the job and its dead runs.
+    /// Whom an alert about it is for. Windfall sends no mail: the address is shown with the job.
     #[serde(default)]
     pub alarm_email: Option<String>,
 }

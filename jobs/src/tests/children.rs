@@ -200,3 +200,23 @@ async fn a_job_that_would_start_itself_is_refused_and_a_missing_child_is_named()
     assert_eq!(made.iter().map(is_circle).collect::<Vec<_>>(), [true, true, false, false]);
     assert!(made[2].is_ok() && made[3].is_ok(), "{made:?}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn children_that_are_not_run_are_counted() {
+    let fleet = Fleet::start(2, JobsOptions::default()).await;
+    fleet.put("job", DAILY, TO_APP, r#", "children": ["nobody"]"#).await;
+    fleet.run("job").await;
+    let lost = || fleet.jobs.stats().children_lost.get();
+    eventually(|| lost() == 1).await;
+    // One that could not be started for a day.
+    let child = fleet.name_in(1);
+    fleet.put(&child, DAILY, TO_APP, "").await;
+    fleet.store.fault(|shard, _| if shard == Shard(1) { Fault::Fails } else { Fault::None });
+    let now_ms = fleet.clock.unix_ms();
+    let following =
+        Following { tenant: "t".into(), children: vec![name(&child)], until_ms: now_ms + 5_000, tries: 0 };
+    let put = crate::book::put(following_key(RunNumber(1 << 40)), Expect::Absent, &following, Some(now_ms));
+    fleet.store.apply(Shard(0), &[crate::book::group(vec![put])]).await.unwrap();
+    sleep_ms(60_000).await;
+    assert_eq!((lost(), fleet.store.count(b"f/")), (2, 0));
+}

@@ -101,6 +101,9 @@ pub struct SpecArgs {
     /// A job that is run once when a run has succeeded; may be given several times
     #[arg(long, value_name = "JOB")]
     child: Vec<String>,
+    /// Run no other job when a run has succeeded: takes all children away
+    #[arg(long, conflicts_with = "child")]
+    no_children: bool,
     /// Whom an alert about it is for; it is shown with the job
     #[arg(long, value_name = "ADDRESS")]
     alarm_email: Option<String>,
@@ -209,7 +212,7 @@ impl SpecArgs {
             spec.delivery = JobDelivery::AtLeastOnce.into();
         }
         spec.priority = self.priority.map_or(spec.priority, Into::into);
-        if !self.child.is_empty() {
+        if self.no_children || !self.child.is_empty() {
             spec.children = self.child.clone();
         }
         spec.alarm_email = self.alarm_email.clone().unwrap_or(spec.alarm_email);
@@ -354,6 +357,9 @@ mod tests {
         assert_eq!((endless.timeout_s, endless.no_timeout), (0, true));
         let bounded = apply(&["--timeout", "90s"], endless).unwrap();
         assert_eq!((bounded.timeout_s, bounded.no_timeout), (90, false));
+        let parent = apply(&["--child", "x", "--child", "y"], changed.clone()).unwrap();
+        assert_eq!(apply(&["--timeout", "5s"], parent.clone()).unwrap().children, ["x", "y"]);
+        assert!(apply(&["--no-children"], parent).unwrap().children.is_empty());
         let doubling = apply(&["--retry-wait-max", "1m", "--retry-wait", "5s"], changed).unwrap();
         assert_eq!(doubling.retries, Some(JobRetries { max: 3, wait_ms: 5_000, wait_max_ms: 60_000 }));
     }

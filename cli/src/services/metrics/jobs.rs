@@ -80,6 +80,11 @@ const METRICS: &[Metric<JobsStats>] = &[
         |jobs, each| each(&[], jobs.overdue_found.get()),
     ),
     counter(
+        "windfall_jobs_children_lost_total",
+        "Children of runs that were not run: there is no such job, or it could not be started for a day",
+        |jobs, each| each(&[], jobs.children_lost.get()),
+    ),
+    counter(
         "windfall_jobs_store_errors_total",
         "Calls of the stores that failed, and were made again",
         |jobs, each| each(&[], jobs.store_failed.get()),
