@@ -168,3 +168,33 @@ async fn a_call_that_panics_gives_its_place_to_the_next_one() {
     assert!(fleet.stored(next).unwrap().0.is_over(), "{:?}", fleet.stored(next));
     assert_eq!(fleet.jobs.stats().panics.get(), 1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn while_calls_are_short_urgent_jobs_go_first_and_bulk_ones_keep_their_floor() {
+    let fleet = Fleet::start(1, JobsOptions { calls_max: 1, ..JobsOptions::default() }).await;
+    for (job, priority) in [("first", "normal"), ("bulk", "bulk"), ("normal", "normal"), ("urgent", "urgent")]
+    {
+        let to = format!(r#"{{"executor": {{"app": "app", "handler": "{job}"}}}}"#);
+        fleet.put(job, DAILY, &to, &format!(r#", "priority": "{priority}""#)).await;
+    }
+    fleet.answer(|_, call| {
+        let after_ms = if call.handler == "first" { 1_000 } else { 0 };
+        (after_ms, Sent::Finished(Reported::Succeeded(String::new())))
+    });
+    fleet.run("first").await;
+    eventually(|| fleet.calls().len() == 1).await;
+    // While its call is open, the others wait, those that matter least for longest.
+    for job in ["bulk", "normal", "urgent"] {
+        for _ in 0..30 {
+            fleet.run(job).await;
+        }
+    }
+    assert_eq!(fleet.calls().len(), 1);
+    eventually(|| fleet.jobs.stats().succeeded.get() == 91).await;
+    let order: Vec<String> = fleet.calls().into_iter().skip(1).map(|call| call.handler).collect();
+    assert_eq!(order[0], "urgent");
+    let of = |job: &str| order[..26].iter().filter(|handler| *handler == job).count();
+    // Two rounds of 8, 4 and 1.
+    let (urgent, normal, bulk) = (of("urgent"), of("normal"), of("bulk"));
+    assert!((15..=18).contains(&urgent) && (6..=9).contains(&normal) && (1..=3).contains(&bulk), "{order:?}");
+}
