@@ -331,7 +331,7 @@ impl Core {
         note: &ChangeNote,
     ) -> Vec<Result<JobNumber, JobsError>> {
         let mut by_shard = BTreeMap::<Shard, Vec<usize>>::new();
-        let new: BTreeMap<&JobName, &JobSpec> = jobs.iter().map(|(name, spec)| (name, spec)).collect();
+        let new: BTreeMap<&JobName, &JobSpec> = jobs.iter().map(|new| (&new.0, &new.1)).collect();
         let mut answers: Vec<Result<JobNumber, JobsError>> = Vec::with_capacity(jobs.len());
         for (place, (name, spec)) in jobs.iter().enumerate() {
             let checked = match spec.check() {
