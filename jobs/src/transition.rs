@@ -323,7 +323,7 @@ impl Core {
 
     /// The definition that a run follows, and what must be the same when the run is written; no definition where the job was
     /// removed.
-    async fn definition_of(
+    pub async fn definition_of(
         &self,
         shard: Shard,
         run: &Run,

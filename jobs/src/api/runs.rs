@@ -245,10 +245,10 @@ impl Jobs {
         Ok((shard, kept))
     }
 
-    /// The app that a run's job goes to; empty where the job is not there any more.
+    /// The app that a run goes to; empty where its job is not there any more.
     async fn app_of(&self, shard: Shard, run: &Run) -> Result<String, JobsError> {
-        let definition = self.0.core.latest_definition(shard, run.job).await?;
-        Ok(match definition.map(|kept| kept.is.spec.destination.clone()) {
+        let (definition, _) = self.0.core.definition_of(shard, run, false).await?;
+        Ok(match definition.map(|definition| definition.spec.destination.clone()) {
             Some(Destination::Executor { app, .. }) => app,
             Some(Destination::Target { .. }) | None => String::new(),
         })
