@@ -85,7 +85,7 @@ impl HttpCallback {
         };
         match tokio::time::timeout(self.timeout, self.ask(firing)).await {
             Ok(fired) => fired,
-            Err(_) => Fired::Failed(format!("no whole answer within {} ms", self.timeout.as_millis())),
+            Err(_) => Fired::Unknown(format!("no whole answer within {} ms", self.timeout.as_millis())),
         }
     }
 
@@ -100,7 +100,7 @@ impl HttpCallback {
                 tracing::debug!(callback = self.name, id = %firing.id, %error, "no answer");
                 return match DialError::find(&error) {
                     Some(dial) => Fired::Away(dial.to_string()),
-                    None => Fired::Failed(format!("the connection broke: {error}")),
+                    None => Fired::Unknown(format!("the connection broke: {error}")),
                 };
             }
         };
@@ -141,7 +141,9 @@ fn judge(status: StatusCode, body: &[u8]) -> Fired {
         200..=299 => Fired::Done,
         429 => Fired::Busy(what()),
         503 => Fired::Away(what()),
-        408 | 500..=599 => Fired::Failed(what()),
+        // A proxy's words for "no answer".
+        408 | 502 | 504 => Fired::Unknown(what()),
+        500..=599 => Fired::Failed(what()),
         400..=499 => Fired::Refused(what()),
         300..=399 => Fired::Failed(format!("{}; a redirect is not followed", what())),
         _ => Fired::Failed(what()),
@@ -166,8 +168,11 @@ mod tests {
             assert_eq!(judged(status), Fired::Done, "{status}");
         }
         assert!(matches!(judged(429), Fired::Busy(_)) && matches!(judged(503), Fired::Away(_)));
-        for status in [101, 301, 302, 307, 408, 500, 501, 502, 504, 599, 600] {
+        for status in [101, 301, 302, 307, 500, 501, 599, 600] {
             assert!(matches!(judged(status), Fired::Failed(_)), "{status}");
+        }
+        for status in [408, 502, 504] {
+            assert!(matches!(judged(status), Fired::Unknown(_)), "{status}");
         }
         for status in [400, 401, 403, 404, 409, 410, 413, 422, 499] {
             assert!(matches!(judged(status), Fired::Refused(_)), "{status}");

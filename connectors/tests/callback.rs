@@ -101,7 +101,7 @@ async fn each_answer_decides_about_its_own_timer() {
 }
 
 #[tokio::test]
-async fn silence_is_a_failed_attempt_and_a_host_that_is_not_there_is_none() {
+async fn after_silence_nobody_knows_and_a_host_that_is_not_there_has_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let silent = by_hand(|mut stream| async move {
         read_request(&mut stream).await;
@@ -110,13 +110,13 @@ async fn silence_is_a_failed_attempt_and_a_host_that_is_not_there_is_none() {
     .await;
     let target = callback(folder.path(), &format!("http://{}/", silent.address));
     let fates = target.fire(vec![firing(1)]).await;
-    assert!(matches!(&fates[0], Fired::Failed(why) if why.contains("within")), "{fates:?}");
+    assert!(matches!(&fates[0], Fired::Unknown(why) if why.contains("within")), "{fates:?}");
     let broken = by_hand(|mut stream| async move {
         read_request(&mut stream).await;
     })
     .await;
     let target = callback(folder.path(), &format!("http://{}/", broken.address));
-    assert!(matches!(&target.fire(vec![firing(1)]).await[..], [Fired::Failed(_)]));
+    assert!(matches!(&target.fire(vec![firing(1)]).await[..], [Fired::Unknown(_)]));
     // Nobody listens on port 1.
     let target = callback(folder.path(), "http://127.0.0.1:1/");
     let fates = target.fire(vec![firing(1), firing(2)]).await;
@@ -134,7 +134,7 @@ async fn a_large_batch_behind_a_silent_host_ends_in_twice_its_time() {
     let target = callback(folder.path(), &format!("http://{}/", silent.address));
     let firing_all = target.fire((0..100).map(firing).collect());
     let fates = tokio::time::timeout(Duration::from_secs(30), firing_all).await.unwrap();
-    let failed = fates.iter().filter(|fate| matches!(fate, Fired::Failed(_))).count();
+    let failed = fates.iter().filter(|fate| matches!(fate, Fired::Unknown(_))).count();
     let busy = fates.iter().filter(|fate| matches!(fate, Fired::Busy(_))).count();
     assert!(failed >= 4 && failed + busy == 100 && busy > 0, "{failed} {busy}");
 }

@@ -2,22 +2,27 @@
 
 use crate::core::Core;
 use crate::definition::{Delivery, Destination};
-use crate::executors::{App, RunCall};
+use crate::executors::{App, ExecutorCalls, RunCall};
 use crate::leasing::{Fresh, fresh, leased};
 use crate::outbox::{Door, Ticket};
-use crate::routing::{Choice, Request};
+use crate::routing::{Choice, FALLBACKS_MAX, Request};
 use crate::runs::{Part, Reported, RunNumber, Sent};
 use crate::sending::Settling;
 use crate::transition::{Event, Happened};
 use futures_util::FutureExt;
-use futures_util::future::join_all;
+use futures_util::stream::{FuturesOrdered, StreamExt};
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::time::Duration;
 use windfall_contract::due::{Fired, Firing, Shard, SlotMinute, TaskId, TaskKey};
 
 /// Parts of a broadcast at most.
 const PARTS_MAX: usize = 450;
+/// Executors that are called for a run at most, one after the other, as long as it was certainly not sent.
+const CALLED_MAX: usize = FALLBACKS_MAX + 1;
+/// How long the first executor is asked by itself whether it gets a run, before all others are asked, too.
+const ALONE: Duration = Duration::from_millis(200);
 
 /// The runs that may be sent now; others are put off.
 pub(crate) async fn ready(core: &Core, tickets: Vec<Ticket>, settling: &Settling) -> Vec<Ticket> {
@@ -45,14 +50,7 @@ pub(crate) async fn to_executor(
     let spec = &ticket.definition.spec;
     let params = ticket.run.params.as_deref().unwrap_or(&spec.params);
     let choice = match ticket.run.part {
-        // A part keeps its place among the executors that are there now.
-        Some(part) => {
-            let place = usize::try_from(part.index).unwrap_or(0) % addresses.len().max(1);
-            addresses.get(place).map_or(Choice::None, |address| Choice::One {
-                address: Arc::clone(address),
-                fallbacks: Vec::new(),
-            })
-        }
+        Some(part) => of_part(part, &addresses),
         None => {
             let key = Some(params).filter(|params| !params.is_empty());
             let now_ms = core.clock.monotonic_ns() / 1_000_000;
@@ -60,6 +58,7 @@ pub(crate) async fn to_executor(
             core.router.choose(&request, &addresses)
         }
     };
+    let calls = core.calls_of(&app.tenant, &app.app);
     match choice {
         Choice::None => {
             let why = format!("no executor is registered for the app `{}`", app.app);
@@ -70,19 +69,27 @@ pub(crate) async fn to_executor(
         }
         Choice::One { address, fallbacks } => {
             let order = std::iter::once(address).chain(fallbacks);
-            call_in_order(core, ticket, handler, order, settling).await;
+            let before = ticket.clone();
+            core.count_late(&ticket);
+            let called = call_in_order(core, &*calls, ticket, handler, order).await;
+            called.settle(&before, settling).await;
         }
         Choice::FirstThatBeats(addresses) => {
-            let calls = core.calls_of(&app.tenant, &app.app);
-            let asked = join_all(addresses.iter().map(|address| calls.is_alive(address)));
+            let ask = |address: Arc<str>| {
+                let calls = Arc::clone(&calls);
+                async move { calls.is_alive(&address).await }
+            };
             let why_not = "no executor answers its beat";
-            call_found(core, ticket, handler, (&addresses[..], asked), why_not, settling).await;
+            call_found(core, &*calls, ticket, handler, (&addresses[..], ask), why_not, settling).await;
         }
         Choice::FirstThatIsIdle(addresses) => {
             let job = ticket.run.job.0;
-            let calls = core.calls_of(&app.tenant, &app.app);
-            let asked = join_all(addresses.iter().map(|address| calls.is_idle(address, job)));
-            call_found(core, ticket, handler, (&addresses[..], asked), "no executor is idle", settling).await;
+            let ask = |address: Arc<str>| {
+                let calls = Arc::clone(&calls);
+                async move { calls.is_idle(&address, job).await }
+            };
+            let why_not = "no executor is idle";
+            call_found(core, &*calls, ticket, handler, (&addresses[..], ask), why_not, settling).await;
         }
         Choice::All(shards) => {
             broadcast(core, ticket, shards.len(), settling).await;
@@ -90,38 +97,118 @@ pub(crate) async fn to_executor(
     }
 }
 
-/// Sends a run to the first address of which something is true. All are asked at once, so that those that hang cost one
-/// time-out, and the run stays ours meanwhile.
-async fn call_found(
+/// Who gets a part of a broadcast: it keeps its place among the executors that are there now.
+fn of_part(part: Part, addresses: &[Arc<str>]) -> Choice {
+    let place = usize::try_from(part.index).unwrap_or(0) % addresses.len().max(1);
+    let count = addresses.len().min(CALLED_MAX);
+    let mut order = addresses.iter().cycle().skip(place).take(count).map(Arc::clone);
+    match order.next() {
+        Some(address) => Choice::One { address, fallbacks: order.collect() },
+        None => Choice::None,
+    }
+}
+
+/// Sends a run to the first address of which something is true, and to the next such address where it was certainly not sent.
+/// The run stays ours meanwhile.
+async fn call_found<F: Future<Output = bool>>(
     core: &Core,
-    ticket: Ticket,
+    calls: &dyn ExecutorCalls,
+    mut ticket: Ticket,
     handler: &str,
-    (addresses, asked): (&[Arc<str>], impl Future<Output = Vec<bool>>),
+    (mut left, ask): (&[Arc<str>], impl Fn(Arc<str>) -> F),
     why_not: &str,
     settling: &Settling,
 ) {
-    let (answers, ours) = leased(core, vec![ticket], asked).await;
-    // It may be somebody else's by now, and the store may not have answered for a while.
-    let Some(ticket) = ready(core, ours, settling).await.pop() else { return };
-    let found = addresses.iter().zip(answers).find(|(_, is_good)| *is_good);
-    match found.map(|(address, _)| Arc::clone(address)) {
-        Some(address) => call_in_order(core, ticket, handler, std::iter::once(address), settling).await,
-        None => settled(settling, &ticket, Sent::NotSent(why_not.to_owned()), None).await,
+    let (mut sent, mut executor) = (Sent::NotSent(why_not.to_owned()), None);
+    for called in 0..CALLED_MAX {
+        let (found, ours) = leased(core, vec![ticket], first_good(left, &ask)).await;
+        // It may be somebody else's by now, and the store may not have answered for a while.
+        let Some(ours) = ready(core, ours, settling).await.pop() else { return };
+        ticket = ours;
+        let asked = left;
+        let found = found.and_then(|place| asked.get(place..)).and_then(<[_]>::split_first);
+        let Some((address, behind)) = found else { break };
+        left = behind;
+        let before = ticket.clone();
+        if called == 0 {
+            core.count_late(&ticket);
+        }
+        let order = std::iter::once(Arc::clone(address));
+        let called = call_in_order(core, calls, ticket, handler, order).await;
+        match called {
+            Called { sent: not_sent @ Sent::NotSent(_), executor: silent, ours: Some(ours) } => {
+                (ticket, sent, executor) = (ours, not_sent, silent);
+            }
+            called => return called.settle(&before, settling).await,
+        }
+    }
+    settled(settling, &ticket, sent, executor).await;
+}
+
+/// The place of the first address of which something is true. The first one is asked by itself for a moment, because it mostly
+/// is well. Then all are asked side by side, so that those that hang cost one time-out together, and nobody is waited for who comes
+/// behind the one that is found.
+async fn first_good<F: Future<Output = bool>>(
+    addresses: &[Arc<str>],
+    ask: impl Fn(Arc<str>) -> F,
+) -> Option<usize> {
+    let (first, others) = addresses.split_first()?;
+    let mut first = Box::pin(ask(Arc::clone(first)));
+    let mut asked = FuturesOrdered::new();
+    let mut place = match tokio::time::timeout(ALONE, &mut first).await {
+        Ok(true) => return Some(0),
+        Ok(false) => 1,
+        Err(_) => {
+            asked.push_back(first);
+            0
+        }
+    };
+    for address in others {
+        asked.push_back(Box::pin(ask(Arc::clone(address))));
+    }
+    while let Some(is_good) = asked.next().await {
+        if is_good {
+            return Some(place);
+        }
+        place += 1;
+    }
+    None
+}
+
+/// What became of the calls for a run.
+struct Called {
+    /// What the last executor that was asked has said.
+    sent: Sent,
+    /// Its address.
+    executor: Option<String>,
+    /// The run, where it is still ours.
+    ours: Option<Ticket>,
+}
+
+impl Called {
+    /// Has it written, with the run as it was before the calls.
+    async fn settle(self, before: &Ticket, settling: &Settling) {
+        let Self { sent, executor, ours } = self;
+        match ours {
+            Some(ticket) => settled(settling, &ticket, sent, executor).await,
+            // It was reported meanwhile, or somebody else has it by now; but an end is an end, and who has it is to be known.
+            None if matches!(sent, Sent::Finished(_) | Sent::Accepted) => {
+                settled(settling, before, sent, executor).await;
+            }
+            None => {}
+        }
     }
 }
 
 /// Asks one executor after the other, as long as a run was certainly not sent.
 async fn call_in_order(
     core: &Core,
+    calls: &dyn ExecutorCalls,
     ticket: Ticket,
     handler: &str,
     order: impl Iterator<Item = Arc<str>>,
-    settling: &Settling,
-) {
+) -> Called {
     let call = call_of(&ticket, handler);
-    let Destination::Executor { app, .. } = &ticket.definition.spec.destination else { return };
-    let calls = core.calls_of(&ticket.definition.tenant, app);
-    core.count_late(&ticket);
     let asked = async {
         let mut last = (Sent::NotSent("there is no executor".to_owned()), None);
         for address in order {
@@ -143,16 +230,8 @@ async fn call_in_order(
         }
         last
     };
-    let before = ticket.clone();
-    let ((sent, executor), ours) = leased(core, vec![ticket], asked).await;
-    match ours.first() {
-        Some(ticket) => settled(settling, ticket, sent, executor).await,
-        // It was reported meanwhile, or somebody else has it by now; but an end is an end, and who has it is to be known.
-        None if matches!(sent, Sent::Finished(_) | Sent::Accepted) => {
-            settled(settling, &before, sent, executor).await;
-        }
-        None => {}
-    }
+    let ((sent, executor), mut ours) = leased(core, vec![ticket], asked).await;
+    Called { sent, executor, ours: ours.pop() }
 }
 
 /// Splits a run into one for each executor, and puts them into the queue.
@@ -194,6 +273,7 @@ fn call_of(ticket: &Ticket, handler: &str) -> RunCall {
         block: spec.block,
         timeout_s: spec.timeout_s,
         due_ms: ticket.run.due_ms,
+        sent_ms: ticket.run.sent_ms(),
         attempt: ticket.run.attempt,
         part: ticket.run.part.unwrap_or(Part { index: 0, total: 1 }),
     }
@@ -225,13 +305,14 @@ pub(crate) async fn to_target(
         Vec::new()
     });
     let ours: BTreeMap<RunNumber, Ticket> = ours.into_iter().map(|ticket| (ticket.number, ticket)).collect();
-    let silent = || Fired::Failed("the target has not answered".to_owned());
+    let silent = || Fired::Unknown("the target has not answered".to_owned());
     let fired = fired.into_iter().chain(std::iter::repeat_with(silent));
     for (before, fired) in before.into_iter().zip(fired) {
         let sent = match fired {
             Fired::Done => Sent::Finished(Reported::Succeeded(String::new())),
             Fired::Failed(why) => Sent::Finished(Reported::Failed(why)),
             Fired::Refused(why) => Sent::Refused(why),
+            Fired::Unknown(why) => Sent::Unknown(why),
             // A target says so, too, where it does not know whether it has it.
             Fired::Away(why) if before.definition.spec.delivery == Delivery::AtMostOnce => Sent::Unknown(why),
             Fired::Away(why) | Fired::Busy(why) => Sent::Later(why),

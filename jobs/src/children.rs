@@ -123,6 +123,7 @@ impl Core {
             return Ok(group(vec![put(key, expect, &again, Some(now_ms.saturating_add(wait_ms)))]));
         }
         if !left.is_empty() {
+            self.stats.children_lost.add(u64::try_from(left.len()).unwrap_or(u64::MAX));
             tracing::error!(tenant, parent = parent.0, children = ?left, "child jobs are given up");
         }
         Ok(group(vec![change(key, expect, To::Deleted)]))
@@ -136,6 +137,7 @@ impl Core {
         match started {
             Started::Run(_) => Ok(()),
             Started::NoJob => {
+                self.stats.children_lost.add(1);
                 tracing::warn!(tenant, %child, "a child job does not exist, and is not run");
                 Ok(())
             }

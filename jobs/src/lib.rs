@@ -28,7 +28,7 @@
 //! # use windfall_scheduler::{DispatchOptions, Dispatcher, Tenants, Timers, TimersOptions};
 //! # use windfall_slots::embedded::{EmbeddedSlots, EmbeddedSlotsOptions};
 //! use windfall_jobs::definition::{ChangeNote, JobName, JobSpec};
-//! use windfall_jobs::executors::{AskError, ExecutorCalls, LogLines, RunCall};
+//! use windfall_jobs::executors::{AskError, ExecutorCalls, LogCall, LogLines, RunCall};
 //! use windfall_jobs::runs::{Reported, Sent};
 //! use windfall_jobs::{Jobs, JobsOptions, JobsParts};
 //!
@@ -43,8 +43,8 @@
 //!     }
 //! #   async fn is_alive(&self, _address: &str) -> bool { true }
 //! #   async fn is_idle(&self, _address: &str, _job: u64) -> bool { true }
-//! #   async fn kill(&self, _address: &str, _job: u64) -> Result<(), AskError> { Ok(()) }
-//! #   async fn log(&self, _: &str, _: u64, _: u64, _: u32) -> Result<LogLines, AskError> { Ok(LogLines::default()) }
+//! #   async fn kill(&self, _: &str, _: u64, _: u64) -> Result<(), AskError> { Ok(()) }
+//! #   async fn log(&self, _: &str, _: LogCall) -> Result<LogLines, AskError> { Ok(LogLines::default()) }
 //!     // … and whether it is alive and idle, how it ends a run, and what it has logged.
 //! }
 //!

@@ -94,6 +94,11 @@ declare_metrics! {
             /// Occurrences whose due task was missing, and that were found by the look for overdue ones.
             pub overdue_found: Count,
         }
+        counter "windfall_jobs_children_lost_total"
+        "Children of runs that were not run: there is no such job, or it could not be started for a day" {
+            /// Children that were not run: there is no such job, or it could not be started for a day.
+            pub children_lost: Count,
+        }
         counter "windfall_jobs_store_errors_total"
         "Calls of the stores that failed, and were made again" {
             /// Calls of the stores that failed, and were made again.

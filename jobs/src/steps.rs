@@ -8,7 +8,7 @@ use crate::runs::Run;
 use crate::transition::Event;
 use std::sync::Arc;
 use windfall_contract::due::Shard;
-use windfall_contract::entries::{Applied, EntryChange, EntryError, EntryGroup};
+use windfall_contract::entries::{Applied, EntryChange, EntryError, EntryGroup, To};
 
 /// How long a run that has ended is left alone where it cannot be listed, or have its children started, because the store takes
 /// no new entries.
@@ -67,7 +67,8 @@ impl Step {
         let after = self.run.as_ref().unwrap_or(before);
         let run = Run { children: self.children.clone(), ..after.clone() };
         let wake_ms = now_ms.saturating_add(FULL_MS);
-        let kept = self.changes.iter().filter(|change| !new.contains(&change.key));
+        let is_new = |change: &EntryChange| new.contains(&change.key) && !matches!(change.to, To::Deleted);
+        let kept = self.changes.iter().filter(|change| !is_new(change));
         let later = |change: &EntryChange| match change.key == own {
             true => push_run(number, change.expect, &run, wake_ms),
             false => change.clone(),

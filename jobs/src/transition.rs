@@ -1,15 +1,17 @@
 //! Runs that go on: what happened to them is written in one step, with what follows from it.
 
 use crate::book::{
-    Following, change, definition_key, following_key, forget_run, put, put_run, put_state, run_key, state_key,
+    Following, change, dead_key, definition_key, following_key, forget_run, put, put_run, put_state, run_key,
+    state_key, unmark, version_key,
 };
 use crate::children::CHILDREN_KEPT_MS;
 use crate::core::Core;
-use crate::definition::{Definition, JobName};
+use crate::definition::{Definition, Delivery, JobName};
 use crate::occurrences::Occurrence;
 use crate::outbox::Ticket;
 use crate::runs::{
-    Cause, JobState, Keep, Outcome, Reported, Run, RunNumber, RunState, Sent, WokenRun, reported, sent, woken,
+    Cause, JobState, Keep, Outcome, Reported, Run, RunNumber, RunState, Sent, WokenRun, killed, reported,
+    sent, woken,
 };
 use crate::schedule::Schedule;
 use crate::steps::{Kind, Next, Step};
@@ -40,8 +42,12 @@ pub(crate) enum Happened {
         tenant: String,
         /// Which attempt it is about, where the executor says so.
         attempt: Option<u32>,
+        /// The time with which that attempt was sent.
+        sent_ms: Option<u64>,
         how: Reported,
     },
+    /// Somebody has ended it, as it was read: where it has changed meanwhile, it stays.
+    Killed { why: String },
     /// Its time to wake has come.
     Woken,
 }
@@ -136,8 +142,8 @@ impl Core {
                         Became::Written(self.done(step, version, begun_ns, &mut next).map(Box::new));
                 }
                 applied if step.is_to_send => taken.push((place, step, applied.err())),
-                // Whoever has changed it has given it another time to wake.
-                Ok(_) if matches!(step.event.happened, Happened::Woken) => {}
+                // Whoever has changed it has given it another time to wake; and who ends it is to know what it was.
+                Ok(_) if matches!(step.event.happened, Happened::Woken | Happened::Killed { .. }) => {}
                 Ok(_) => later.push((place, Event { read: None, ..step.event })),
                 Err(error) => became[place] = Became::Failed(error),
             }
@@ -258,9 +264,11 @@ impl Core {
             (Happened::Sent { how, executor, lease }, Some(spec)) => {
                 (sent(run, spec, *lease, how, executor.as_deref(), now_ms), false)
             }
-            (Happened::Reported { attempt, how, .. }, Some(spec)) => {
-                (reported(run, spec, *attempt, how, now_ms), false)
+            (Happened::Reported { attempt, sent_ms, how, .. }, Some(spec)) => {
+                let attempt = attempt.or_else(|| run.attempt_of((*sent_ms)?));
+                (reported(run, spec, attempt, how, now_ms), false)
             }
+            (Happened::Killed { why }, _) => (killed(run, why, now_ms), false),
             // The job was removed: nothing goes on.
             (Happened::Sent { .. } | Happened::Reported { .. }, None) => (None, false),
         };
@@ -274,15 +282,21 @@ impl Core {
             }
             return Ok(None);
         };
-        if run.is_over() {
+        if run.is_over() && after.state == run.state {
             // It ended before: only who had it is noted.
             let kind = if after.is_dead() { Kind::Adds } else { Kind::Changes };
             let changes = put_run(event.number, expect, &after, keep);
             return Ok(Some(Step::new(event, changes, kind)));
         }
+        if let Some(definition) = &definition {
+            after.version = definition.version;
+        }
         let children =
             definition.as_ref().map_or_else(Vec::new, |definition| ready_children(&mut after, definition));
         let mut changes = put_run(event.number, expect, &after, keep);
+        if run.is_dead() && !after.is_dead() {
+            changes.push(unmark(dead_key(&after.tenant, event.number)));
+        }
         changes.extend(fence.filter(|_| is_to_send));
         let mut step = Step::new(event, changes, Kind::Changes);
         if let (RunState::Ended { at_ms, outcome }, Some(definition)) = (after.state, &definition) {
@@ -301,9 +315,9 @@ impl Core {
         Ok(Some(Step { definition, run: Some(after), is_to_send, ..step }))
     }
 
-    /// The definition of a run's job, and what must be the same when the run is written; no definition where the job was
+    /// The definition that a run follows, and what must be the same when the run is written; no definition where the job was
     /// removed.
-    async fn definition_of(
+    pub async fn definition_of(
         &self,
         shard: Shard,
         run: &Run,
@@ -314,13 +328,31 @@ impl Core {
         if known.is_some() {
             return Ok((known, None));
         }
-        Ok(match self.latest_definition(shard, run.job).await? {
-            Some(kept) => {
-                let unchanged = Expect::Version(kept.version);
-                (Some(kept.is), Some(change(definition_key(run.job), unchanged, To::Same)))
-            }
-            None => (None, None),
-        })
+        let Some(latest) = self.latest_definition(shard, run.job).await? else { return Ok((None, None)) };
+        let unchanged = change(definition_key(run.job), Expect::Version(latest.version), To::Same);
+        let followed = match latest.is.version == run.version {
+            true => latest.is,
+            false => self.earlier_definition(shard, run, &latest.is).await?,
+        };
+        Ok((Some(followed), Some(unchanged)))
+    }
+
+    /// The definition of the job's earlier version that a run follows: where it goes, what it gets, and whether it may be sent
+    /// again were decided when it began. Where the version is forgotten, the run follows the latest one from now on; nobody knows
+    /// then whether it may be sent again, so that it is not where it may have been sent.
+    async fn earlier_definition(
+        &self,
+        shard: Shard,
+        run: &Run,
+        latest: &Arc<Definition>,
+    ) -> Result<Arc<Definition>, EntryError> {
+        let key = version_key(run.job, run.version);
+        if let Some(kept) = self.book.read_one::<Definition>(shard, key).await? {
+            return Ok(Arc::new(kept.is));
+        }
+        let mut careful = Definition::clone(latest);
+        careful.spec.delivery = Delivery::AtMostOnce;
+        Ok(Arc::new(careful))
     }
 
     /// For a job with a fixed delay: the occurrence that follows from the end of the scheduled run that came last, as the job is

@@ -176,6 +176,33 @@ async fn a_run_is_reported_by_its_own_tenant_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_run_is_ended_once_and_its_log_is_read_by_its_own_tenant_alone() {
+    let fleet = Fleet::start().await;
+    fleet.answer(|_| Sent::Accepted);
+    fleet.register("app", &["http://10.0.0.1:1"]).await;
+    let service = service(&fleet);
+    service.put(put("", "a", spec())).await.unwrap();
+    let run = v1::RunJobRequest { name: "a".into(), ..Default::default() };
+    let run = service.run(asking(run)).await.unwrap().into_inner().run;
+    let shown = || async {
+        let asked = v1::GetRunRequest { tenant: String::new(), run };
+        service.get_run(asking(asked)).await.unwrap().into_inner()
+    };
+    eventually(|| async { shown().await.state() == JobRunState::Running }).await;
+    let log = |tenant: &str| asking(v1::RunLogRequest { tenant: tenant.into(), run, ..Default::default() });
+    assert_eq!(service.log(log("other")).await.unwrap_err().code(), Code::NotFound);
+    assert_eq!(service.log(log("")).await.unwrap().into_inner(), v1::RunLogReply::default());
+    let kill = |tenant: &str| asking(v1::KillRunRequest { tenant: tenant.into(), run });
+    assert_eq!(service.kill(kill("other")).await.unwrap_err().code(), Code::NotFound);
+    assert_eq!(shown().await.state(), JobRunState::Running, "another tenant has ended it");
+    assert!(!service.kill(kill("")).await.unwrap().into_inner().was_over);
+    let ended = shown().await;
+    assert_eq!((ended.outcome(), ended.message.as_str()), (JobRunOutcome::Killed, "ended by crm"));
+    assert!(service.kill(kill("")).await.unwrap().into_inner().was_over);
+    fleet.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn executors_come_and_go_and_what_cannot_be_is_refused_by_its_field() {
     let fleet = Fleet::start().await;
     let service = service(&fleet);

@@ -89,13 +89,16 @@ async fn a_failed_run_is_tried_again_and_then_dead_until_somebody_runs_it_again(
     eventually(|| async { fleet.calls().len() == 3 }).await;
     fleet
         .jobs()
-        .report("t", vec![Report { run, attempt: None, how: Reported::Succeeded("done".into()) }])
+        .report(
+            "t",
+            vec![Report { run, attempt: None, sent_ms: None, how: Reported::Succeeded("done".into()) }],
+        )
         .await
         .unwrap();
     // A report that comes again changes nothing.
     fleet
         .jobs()
-        .report("t", vec![Report { run, attempt: None, how: Reported::Failed("late".into()) }])
+        .report("t", vec![Report { run, attempt: None, sent_ms: None, how: Reported::Failed("late".into()) }])
         .await
         .unwrap();
     let ended = fleet.jobs().find_run("t", run).await.unwrap().run;
@@ -161,7 +164,10 @@ async fn a_fixed_delay_counts_from_the_report() {
         let run = windfall_jobs::runs::RunNumber(fleet.calls()[round - 1].call.run);
         fleet
             .jobs()
-            .report("t", vec![Report { run, attempt: None, how: Reported::Succeeded(String::new()) }])
+            .report(
+                "t",
+                vec![Report { run, attempt: None, sent_ms: None, how: Reported::Succeeded(String::new()) }],
+            )
             .await
             .unwrap();
     }
@@ -188,7 +194,10 @@ async fn children_run_once_for_each_success_of_their_parent() {
     for _ in 0..2 {
         fleet
             .jobs()
-            .report("t", vec![Report { run, attempt: None, how: Reported::Succeeded(String::new()) }])
+            .report(
+                "t",
+                vec![Report { run, attempt: None, sent_ms: None, how: Reported::Succeeded(String::new()) }],
+            )
             .await
             .unwrap();
     }

@@ -291,6 +291,12 @@ impl Asking {
 
     /// Prints a job with its next occurrences; `said` says what became of it.
     async fn show_job(&self, job: &Job, said: &str) -> Result<Outcome> {
+        for child in &job.missing_children {
+            eprintln!(
+                "windfall: there is no job `{child}`: it is not run after {} until somebody makes it",
+                job.name
+            );
+        }
         let spec = job.spec.clone().unwrap_or_default();
         let times = if job.paused { Vec::new() } else { self.times(&spec, SHOWN).await? };
         if self.json {
@@ -433,10 +439,12 @@ impl Asking {
     }
 
     async fn kill(&self, run: u64) -> Result<Outcome> {
-        self.client.kill(KillRunRequest { tenant: self.tenant(), run }).await?;
-        match self.json {
-            true => println!("{:#}", json!({"killed": run.to_string()})),
-            false => println!("{run}  is ended"),
+        let was_over = self.client.kill(KillRunRequest { tenant: self.tenant(), run }).await?.was_over;
+        match (self.json, was_over) {
+            (true, true) => println!("{:#}", json!({"was_over": run.to_string()})),
+            (true, false) => println!("{:#}", json!({"killed": run.to_string()})),
+            (false, true) => println!("{run}  was over before, and is as it was"),
+            (false, false) => println!("{run}  is ended"),
         }
         Ok(Outcome::Clean)
     }

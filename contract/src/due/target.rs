@@ -72,8 +72,11 @@ fn encode_text(field: u32, text: &[u8], buffer: &mut Vec<u8>) {
 pub enum Fired {
     /// The target has it.
     Done,
-    /// The target does not have it, or nobody knows: it is tried again, as often as its retries allow.
+    /// The target does not have it: it is tried again, as often as its retries allow.
     Failed(String),
+    /// Nobody knows whether the target has it, because the call has ended without an answer: it is tried again, as often as its
+    /// retries allow, unless it may be handed over only once.
+    Unknown(String),
     /// The target will never take it: it is given up at once.
     Refused(String),
     /// The target takes nothing just now. It is tried again, and the attempt does not count, unless the target took

@@ -9,10 +9,13 @@ use crate::definition::{ChangeNote, Definition, JobName, JobNumber, JobSpec};
 use crate::occurrences::Occurrence;
 use crate::runs::{Cause, JobState, Run, RunNumber};
 use crate::schedule::Schedule;
+use std::collections::{BTreeMap, BTreeSet};
 use windfall_contract::due::Shard;
 use windfall_contract::entries::{Applied, EntryChange, EntryKey, Expect, To};
 
 const CONFLICTS_MAX: usize = 5;
+/// Children, and children of children, that are looked at for a circle.
+const DESCENDANTS_MAX: usize = 1_000;
 const TENANT_MAX_BYTES: usize = 100;
 const WHO_MAX_BYTES: usize = 200;
 const WHY_MAX_BYTES: usize = 1_000;
@@ -48,7 +51,9 @@ impl Jobs {
     ) -> Result<JobView, JobsError> {
         spec.check()?;
         check_caller(tenant, &note)?;
-        self.0.core.edit(tenant, name, &Edit::Spec(spec), expected, note).await
+        let missing_children = self.0.core.check_children(tenant, name, spec, &BTreeMap::new()).await?;
+        let view = self.0.core.edit(tenant, name, &Edit::Spec(spec), expected, note).await?;
+        Ok(JobView { missing_children, ..view })
     }
 
     /// Pauses a job, so that it has no scheduled runs, or lets it go on from now.
@@ -174,7 +179,8 @@ impl Jobs {
 
 impl Stored {
     fn view(self) -> JobView {
-        JobView { number: self.number, definition: self.definition.is, state: self.state.is }
+        let (definition, state) = (self.definition.is, self.state.is);
+        JobView { number: self.number, definition, state, missing_children: Vec::new() }
     }
 }
 
@@ -187,6 +193,47 @@ impl Core {
         let state = self.book.read_one::<JobState>(shard, state_key(number)).await?;
         // They are written together; between two reads the job may have been removed.
         Ok(definition.zip(state).map(|(definition, state)| Stored { number, definition, state }))
+    }
+
+    /// Refuses a job that would be its own child, or a child of its children: its runs would start one another without end. The
+    /// children that are not there; `new` is made by the same call. Two calls at once that each make a part of a circle do not see
+    /// each other.
+    async fn check_children(
+        &self,
+        tenant: &str,
+        name: &JobName,
+        spec: &JobSpec,
+        new: &BTreeMap<&JobName, &JobSpec>,
+    ) -> Result<Vec<JobName>, JobsError> {
+        let (mut missing, mut seen) = (Vec::new(), BTreeSet::new());
+        let mut left: Vec<(JobName, JobName)> =
+            spec.children.iter().map(|child| (child.clone(), child.clone())).collect();
+        while let Some((child, from)) = left.pop() {
+            if child == *name {
+                let what = format!("by `{from}` the job would start itself again and again");
+                return Err(JobsError::WrongField { field: "spec.children", what });
+            }
+            if seen.len() >= DESCENDANTS_MAX || !seen.insert(child.clone()) {
+                continue;
+            }
+            let children = match new.get(&child) {
+                Some(spec) => Some(spec.children.clone()),
+                None => self.children_of(tenant, &child).await?,
+            };
+            match children {
+                Some(children) => left.extend(children.into_iter().map(|next| (next, from.clone()))),
+                None if spec.children.contains(&child) => missing.push(child),
+                None => {}
+            }
+        }
+        Ok(missing)
+    }
+
+    /// The children of a job; `None` where there is no such job.
+    async fn children_of(&self, tenant: &str, name: &JobName) -> Result<Option<Vec<JobName>>, JobsError> {
+        let Some((shard, number)) = self.number_of(tenant, name).await? else { return Ok(None) };
+        let found = self.latest_definition(shard, number).await?;
+        Ok(found.map(|kept| kept.is.spec.children.clone()))
     }
 
     async fn edit(
@@ -322,10 +369,15 @@ impl Core {
         jobs: &[(JobName, JobSpec)],
         note: &ChangeNote,
     ) -> Vec<Result<JobNumber, JobsError>> {
-        let mut by_shard = std::collections::BTreeMap::<Shard, Vec<usize>>::new();
+        let mut by_shard = BTreeMap::<Shard, Vec<usize>>::new();
+        let new: BTreeMap<&JobName, &JobSpec> = jobs.iter().map(|new| (&new.0, &new.1)).collect();
         let mut answers: Vec<Result<JobNumber, JobsError>> = Vec::with_capacity(jobs.len());
         for (place, (name, spec)) in jobs.iter().enumerate() {
-            answers.push(spec.check().map(|()| JobNumber(0)).map_err(JobsError::from));
+            let checked = match spec.check() {
+                Ok(()) => self.check_children(tenant, name, spec, &new).await.map(|_| JobNumber(0)),
+                Err(wrong) => Err(wrong.into()),
+            };
+            answers.push(checked);
             if answers[place].is_ok() {
                 by_shard.entry(self.book.shard_of_name(tenant, name)).or_default().push(place);
             }

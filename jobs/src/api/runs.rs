@@ -3,13 +3,13 @@
 use super::{Jobs, JobsError, RunView};
 use crate::book::{Kept, group, job_run_key, put_run, run_key};
 use crate::definition::{Destination, JobName, PARAMS_MAX_BYTES};
-use crate::executors::{AskError, LogLines};
-use crate::runs::{Cause, Report, Reported, Run, RunNumber, RunState};
+use crate::executors::{AskError, LogCall, LogLines};
+use crate::runs::{Cause, Outcome, Report, Run, RunNumber, RunState};
 use crate::starting::Started;
 use crate::transition::{Became, Event, Happened, by_shard};
 use std::collections::BTreeMap;
 use windfall_contract::due::Shard;
-use windfall_contract::entries::{Applied, EntryKey, Expect, To};
+use windfall_contract::entries::{Applied, EntryError, EntryKey, Expect, To};
 
 /// Runs that one call shows at most.
 pub const RUNS_MAX: usize = 1_000;
@@ -49,7 +49,7 @@ impl Jobs {
         Ok(RunView { number, run: kept.is })
     }
 
-    /// A job's runs, the newest first, behind `after`, at most `limit`.
+    /// A job's runs, the newest first, behind `after`, at most `limit`: fewer only where there are no more.
     ///
     /// # Errors
     /// [`JobsError`].
@@ -64,10 +64,20 @@ impl Jobs {
         let unknown = || JobsError::UnknownJob(name.to_string());
         let (shard, job) = core.number_of(tenant, name).await?.ok_or_else(unknown)?;
         let prefix = [b"i/".as_slice(), &job.0.to_be_bytes()].concat();
-        let after = after.map(|after| job_run_key(job, after));
-        let page = core.book.scan(shard, &prefix, after.as_ref(), limit.clamp(1, RUNS_MAX)).await?;
-        let numbers = page.entries.iter().filter_map(|entry| crate::book::last_number(&entry.key));
-        self.views(shard, numbers.map(|inverted| RunNumber(u64::MAX - inverted)).collect()).await
+        let (limit, mut views) = (limit.clamp(1, RUNS_MAX), Vec::new());
+        let mut after = after.map(|after| job_run_key(job, after));
+        // Runs that are forgotten between the two reads, or cannot be read, make no page the last one.
+        while views.len() < limit {
+            let page = core.book.scan(shard, &prefix, after.as_ref(), limit - views.len()).await?;
+            let numbers = page.entries.iter().filter_map(|entry| crate::book::last_number(&entry.key));
+            let numbers = numbers.map(|inverted| RunNumber(u64::MAX - inverted)).collect();
+            views.extend(self.views(shard, numbers).await?);
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        Ok(views)
     }
 
     /// The tenant's runs that ended badly, by shard, behind `after`, at most `limit`: they wait to be run again, or to be
@@ -100,7 +110,7 @@ impl Jobs {
         Ok(views)
     }
 
-    /// Runs a run that is over once more, under its number and its occurrence id, from its first attempt.
+    /// Runs a run that is over once more, under its number and its occurrence id, from its first attempt, as its job is now.
     ///
     /// # Errors
     /// [`JobsError`].
@@ -121,7 +131,9 @@ impl Jobs {
             let at_ms = core.now_ms(shard).await?;
             let state = RunState::Retrying { at_ms };
             let again = kept.is.again.saturating_add(1);
-            let run = Run { state, attempt: 0, unanswered: 0, postponed: 0, again, ..kept.is };
+            // Whoever runs it again may have mended the job before.
+            let version = definition.is.version;
+            let run = Run { version, state, attempt: 0, unanswered: 0, postponed: 0, again, ..kept.is };
             let mut changes = put_run(number, Expect::Version(kept.version), &run, core.options.keep());
             let unchanged = Expect::Version(definition.version);
             changes.push(crate::book::change(crate::book::definition_key(run.job), unchanged, To::Same));
@@ -136,22 +148,47 @@ impl Jobs {
         Err(JobsError::Contended)
     }
 
-    /// Ends a run: its executor is asked to end it, and it is not tried again. A run that an executor does not end goes on
-    /// there all the same, and so does one that was being sent in this very moment.
+    /// Ends a run: the executor that has it is asked to end it, and it is not tried again. A run that an executor does not end
+    /// goes on there all the same, and so does one that was being sent in this very moment. Executors of XXL-JOB end all runs of
+    /// the job that go or wait there. Whether the run was ended now: of one that was over before, nobody is asked anything.
     ///
     /// # Errors
     /// [`JobsError`]; with [`JobsError::Executor`] and [`JobsError::Refused`] the run counts as killed, although the executor has
     /// not said that it ended.
-    pub async fn kill(&self, tenant: &str, number: RunNumber, by: &str) -> Result<(), JobsError> {
-        let (shard, kept) = self.read_run(tenant, number).await?;
-        let killed = Reported::Killed(format!("ended by {by}"));
-        let happened = Happened::Reported { tenant: tenant.to_owned(), attempt: None, how: killed };
-        let event = Event { number, happened, read: Some((kept.version, kept.is.clone())) };
-        failed(self.0.core.happened(shard, vec![event]).await)?;
-        let is_there = matches!(kept.is.state, RunState::Running { .. });
-        let Some(address) = kept.is.executor.clone().filter(|_| is_there) else { return Ok(()) };
-        let calls = self.0.core.calls_of(tenant, &self.app_of(shard, &kept.is).await?);
-        let asked = calls.kill(&address, kept.is.job.0).await;
+    pub async fn kill(&self, tenant: &str, number: RunNumber, by: &str) -> Result<bool, JobsError> {
+        let why = format!("ended by {by}");
+        // As it was when it was ended perhaps: the store has not answered.
+        let mut unknown: Option<(Run, EntryError)> = None;
+        for _ in 0..CONFLICTS_MAX {
+            let (shard, Kept { version, is: run }) = self.read_run(tenant, number).await?;
+            if let RunState::Ended { outcome, .. } = run.state {
+                let is_ours = outcome == Outcome::Killed && run.message == why;
+                return match unknown.filter(|_| is_ours) {
+                    Some((before, _)) => self.have_ended(shard, number, before).await.map(|()| true),
+                    None => Ok(false),
+                };
+            }
+            let happened = Happened::Killed { why: why.clone() };
+            let event = Event { number, happened, read: Some((version, run.clone())) };
+            match self.0.core.happened(shard, vec![event]).await.pop() {
+                Some(Became::Written(_)) => {
+                    return self.have_ended(shard, number, run).await.map(|()| true);
+                }
+                Some(Became::Failed(error)) => unknown = Some((run, error)),
+                // It has changed meanwhile: who has it now is to be asked.
+                Some(Became::Stays) | None => {}
+            }
+        }
+        Err(unknown.map_or(JobsError::Contended, |(_, error)| JobsError::Store(error)))
+    }
+
+    /// Asks the executor that has a run to end it.
+    async fn have_ended(&self, shard: Shard, number: RunNumber, run: Run) -> Result<(), JobsError> {
+        let is_there = matches!(run.state, RunState::Running { .. });
+        let app = self.app_of(shard, &run).await?;
+        let Some(address) = run.executor.filter(|_| is_there) else { return Ok(()) };
+        let calls = self.0.core.calls_of(&run.tenant, &app);
+        let asked = calls.kill(&address, run.job.0, number.0).await;
         asked.map_err(|error| not_done(address, error))
     }
 
@@ -162,9 +199,10 @@ impl Jobs {
     pub async fn log(&self, tenant: &str, number: RunNumber, from_line: u32) -> Result<LogLines, JobsError> {
         let (shard, kept) = self.read_run(tenant, number).await?;
         let app = self.app_of(shard, &kept.is).await?;
+        let (due_ms, sent_ms) = (kept.is.due_ms, kept.is.sent_ms());
         let address = kept.is.executor.ok_or(JobsError::NoExecutor)?;
-        let read =
-            self.0.core.calls_of(tenant, &app).log(&address, number.0, kept.is.due_ms, from_line).await;
+        let call = LogCall { run: number.0, due_ms, sent_ms, from_line };
+        let read = self.0.core.calls_of(tenant, &app).log(&address, call).await;
         read.map_err(|error| not_done(address, error))
     }
 
@@ -177,14 +215,17 @@ impl Jobs {
         let core = &self.0.core;
         let mut last: BTreeMap<RunNumber, Report> = BTreeMap::new();
         for report in reports {
-            let before = last.get(&report.run).and_then(|before| before.attempt);
             // One that does not say its attempt is of the last one.
-            if report.attempt.is_none_or(|attempt| before.is_none_or(|before| before <= attempt)) {
+            let is_older = |before: &Report| {
+                let by_number = report.attempt.zip(before.attempt).is_some_and(|(own, other)| own < other);
+                by_number || report.sent_ms.zip(before.sent_ms).is_some_and(|(own, other)| own < other)
+            };
+            if last.get(&report.run).is_none_or(|before| !is_older(before)) {
                 last.insert(report.run, report);
             }
         }
-        let event = |Report { run, attempt, how }| {
-            let happened = Happened::Reported { tenant: tenant.to_owned(), attempt, how };
+        let event = |Report { run, attempt, sent_ms, how }| {
+            let happened = Happened::Reported { tenant: tenant.to_owned(), attempt, sent_ms, how };
             Event { number: run, happened, read: None }
         };
         let shards = by_shard(core, last.into_values().map(event).collect()).into_iter();
@@ -204,10 +245,10 @@ impl Jobs {
         Ok((shard, kept))
     }
 
-    /// The app that a run's job goes to; empty where the job is not there any more.
+    /// The app that a run goes to; empty where its job is not there any more.
     async fn app_of(&self, shard: Shard, run: &Run) -> Result<String, JobsError> {
-        let definition = self.0.core.latest_definition(shard, run.job).await?;
-        Ok(match definition.map(|kept| kept.is.spec.destination.clone()) {
+        let (definition, _) = self.0.core.definition_of(shard, run, false).await?;
+        Ok(match definition.map(|definition| definition.spec.destination.clone()) {
             Some(Destination::Executor { app, .. }) => app,
             Some(Destination::Target { .. }) | None => String::new(),
         })

@@ -1,6 +1,6 @@
 //! What callers see, and why a call fails.
 
-use crate::definition::{Definition, InvalidName, JobNumber, WrongSpec};
+use crate::definition::{Definition, InvalidName, JobName, JobNumber, WrongSpec};
 use crate::runs::{JobState, Run, RunNumber};
 use windfall_contract::entries::EntryError;
 use windfall_scheduler::AddError;
@@ -14,6 +14,8 @@ pub struct JobView {
     pub definition: Definition,
     /// The occurrence that comes next, and the last one that was decided.
     pub state: JobState,
+    /// Children that were not there when it was put: they are started only if somebody makes them. Empty where it was not put now.
+    pub missing_children: Vec<JobName>,
 }
 
 /// A run as it is.

@@ -24,7 +24,7 @@ pub struct JobSpec {
     /// What its runs get, at most [`PARAMS_MAX_BYTES`].
     #[serde(default)]
     pub params: String,
-    /// Seconds within which a run must be reported as over, 1 to a day. Default 300.
+    /// Seconds within which a run must be reported as over, up to a day; 0: it may take as long as it needs. Default 300.
     #[serde(default = "default_timeout_s")]
     pub timeout_s: u32,
     /// What happens after a failed run.
@@ -51,7 +51,7 @@ pub struct JobSpec {
     /// No occurrence after this, in Unix milliseconds.
     #[serde(default)]
     pub ends_ms: Option<u64>,
-    /// Whom an alert about it is for. Windfall sends no mail: the address is shown with the job and its dead runs.
+    /// Whom an alert about it is for. Windfall sends no mail: the address is shown with the job.
     #[serde(default)]
     pub alarm_email: Option<String>,
 }
@@ -207,8 +207,8 @@ impl JobSpec {
         if self.params.len() > PARAMS_MAX_BYTES {
             return wrong("params", format!("at most {PARAMS_MAX_BYTES} bytes, not {}", self.params.len()));
         }
-        if !(1..=TIMEOUT_MAX_S).contains(&self.timeout_s) {
-            return wrong("timeout_s", format!("1 to {TIMEOUT_MAX_S}, not {}", self.timeout_s));
+        if self.timeout_s > TIMEOUT_MAX_S {
+            return wrong("timeout_s", format!("1 to {TIMEOUT_MAX_S}, or none, not {}", self.timeout_s));
         }
         if let Err(what) = self.retries.check() {
             return wrong("retries", what);

@@ -20,14 +20,31 @@ pub struct RunCall {
     pub params: String,
     /// What happens while an earlier run of the job still goes there.
     pub block: Block,
-    /// Seconds that it may take.
+    /// Seconds that it may take; 0: as long as it needs.
     pub timeout_s: u32,
     /// When it was due, in Unix milliseconds.
     pub due_ms: u64,
+    /// What tells this attempt from all others of the run where a protocol has a time alone: [`Run::sent_ms`].
+    ///
+    /// [`Run::sent_ms`]: crate::runs::Run::sent_ms
+    pub sent_ms: u64,
     /// 1 at the first attempt.
     pub attempt: u32,
     /// Which part of a broadcast it is; 0 of 1 where it is none.
     pub part: Part,
+}
+
+/// Asks for lines of a run's log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogCall {
+    /// The run's number.
+    pub run: u64,
+    /// When the run was due.
+    pub due_ms: u64,
+    /// [`RunCall::sent_ms`] of its last attempt.
+    pub sent_ms: u64,
+    /// The first line that is wanted, 1 being the first.
+    pub from_line: u32,
 }
 
 /// Lines of a run's log.
@@ -75,15 +92,16 @@ pub trait ExecutorCalls: Send + Sync {
     /// Whether the executor answers, and no run of the job goes or waits there.
     async fn is_idle(&self, address: &str, job: u64) -> bool;
 
-    /// Asks the executor to end the runs of a job.
+    /// Asks the executor to end a run of a job. Executors that know no runs, as those of XXL-JOB, end all runs of the job that
+    /// go or wait there.
     ///
     /// # Errors
     /// [`AskError`] says why it could not be asked, or what it said.
-    async fn kill(&self, address: &str, job: u64) -> Result<(), AskError>;
+    async fn kill(&self, address: &str, job: u64, run: u64) -> Result<(), AskError>;
 
-    /// Reads a run's log from a line on, 1 being the first.
+    /// Reads a run's log from a line on.
     ///
     /// # Errors
     /// [`AskError`] says why it could not be asked, or what it said.
-    async fn log(&self, address: &str, run: u64, due_ms: u64, from_line: u32) -> Result<LogLines, AskError>;
+    async fn log(&self, address: &str, call: LogCall) -> Result<LogLines, AskError>;
 }

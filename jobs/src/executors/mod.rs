@@ -5,7 +5,7 @@ mod schemes;
 mod table;
 mod xxl;
 
-pub use calls::{AskError, ExecutorCalls, LogLines, RunCall};
+pub use calls::{AskError, ExecutorCalls, LogCall, LogLines, RunCall};
 pub use schemes::BySchemes;
 pub(crate) use table::{Addresses, App, ExecutorTable, Registered};
 pub use xxl::{XxlAdmin, XxlExecutors};

@@ -1,6 +1,6 @@
 //! Picks who calls an executor by the scheme of its address.
 
-use super::{AskError, ExecutorCalls, LogLines, RunCall};
+use super::{AskError, ExecutorCalls, LogCall, LogLines, RunCall};
 use crate::runs::Sent;
 use async_trait::async_trait;
 use std::sync::Arc;
@@ -39,11 +39,11 @@ impl ExecutorCalls for BySchemes {
         self.pick(address).is_idle(address, job).await
     }
 
-    async fn kill(&self, address: &str, job: u64) -> Result<(), AskError> {
-        self.pick(address).kill(address, job).await
+    async fn kill(&self, address: &str, job: u64, run: u64) -> Result<(), AskError> {
+        self.pick(address).kill(address, job, run).await
     }
 
-    async fn log(&self, address: &str, run: u64, due_ms: u64, from_line: u32) -> Result<LogLines, AskError> {
-        self.pick(address).log(address, run, due_ms, from_line).await
+    async fn log(&self, address: &str, call: LogCall) -> Result<LogLines, AskError> {
+        self.pick(address).log(address, call).await
     }
 }

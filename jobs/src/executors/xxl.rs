@@ -1,6 +1,6 @@
 //! Executors that speak the protocol of XXL-JOB: they get runs, register and report.
 
-use super::{AskError, ExecutorCalls, LogLines, RunCall};
+use super::{AskError, ExecutorCalls, LogCall, LogLines, RunCall};
 use crate::definition::Block;
 use crate::runs::{Report, Reported, RunNumber, Sent};
 use crate::xxl::{
@@ -115,7 +115,8 @@ impl ExecutorCalls for XxlExecutors {
             },
             timeout_s: call.timeout_s,
             log_id,
-            log_date_time_ms: i64::try_from(call.due_ms).unwrap_or(i64::MAX),
+            // It comes back with the result, and says there of which attempt that is.
+            log_date_time_ms: i64::try_from(call.sent_ms).unwrap_or(i64::MAX),
             broadcast_index: call.part.index,
             broadcast_total: call.part.total,
         };
@@ -132,20 +133,21 @@ impl ExecutorCalls for XxlExecutors {
         self.client().idle_beat(&executor, job_id(job)).await.is_ok()
     }
 
-    async fn kill(&self, address: &str, job: u64) -> Result<(), AskError> {
+    /// The protocol names no run: all of the job's that go or wait at the executor are ended.
+    async fn kill(&self, address: &str, job: u64, _run: u64) -> Result<(), AskError> {
         let executor = self.executor(address)?;
         self.client().kill(&executor, job_id(job)).await.map_err(not_answered)
     }
 
-    async fn log(&self, address: &str, run: u64, due_ms: u64, from_line: u32) -> Result<LogLines, AskError> {
+    async fn log(&self, address: &str, call: LogCall) -> Result<LogLines, AskError> {
         let executor = self.executor(address)?;
         let request = LogRequest {
-            log_id: i64::try_from(run).map_err(|error| error.to_string())?,
-            log_date_time_ms: i64::try_from(due_ms).map_err(|error| error.to_string())?,
-            from_line: i32::try_from(from_line).map_err(|error| error.to_string())?,
+            log_id: i64::try_from(call.run).map_err(|error| error.to_string())?,
+            log_date_time_ms: i64::try_from(call.sent_ms).map_err(|error| error.to_string())?,
+            from_line: i32::try_from(call.from_line).map_err(|error| error.to_string())?,
         };
         let lines = self.client().log(&executor, request).await.map_err(not_answered)?;
-        let next_line = u32::try_from(lines.to_line).unwrap_or(0).saturating_add(1).max(from_line);
+        let next_line = u32::try_from(lines.to_line).unwrap_or(0).saturating_add(1).max(call.from_line);
         Ok(LogLines { text: lines.text, next_line, is_end: lines.is_end })
     }
 }
@@ -216,8 +218,9 @@ impl Admin for XxlAdmin {
                 HandleCode::Failure => Reported::Failed(result.message),
                 HandleCode::Timeout => Reported::TimedOut(result.message),
             };
-            // The protocol knows no attempts.
-            Some(Report { run, attempt: None, how })
+            // The protocol knows no attempts: the time with which the run was sent says which one it is.
+            let sent_ms = u64::try_from(result.log_date_time_ms).ok();
+            Some(Report { run, attempt: None, sent_ms, how })
         });
         self.jobs.report(&self.tenant, reports.collect()).await.map_err(not_done)
     }

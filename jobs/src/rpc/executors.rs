@@ -2,7 +2,7 @@
 
 use super::address::host_and_port;
 use super::batches::Peer;
-use crate::executors::{AskError, ExecutorCalls, LogLines, RunCall};
+use crate::executors::{AskError, ExecutorCalls, LogCall, LogLines, RunCall};
 use crate::runs::Sent;
 use crate::xxl::dial::{DialError, Dialer};
 use crate::xxl::{AccessToken, AddressRules, WrongOption};
@@ -188,14 +188,15 @@ impl ExecutorCalls for GrpcExecutors {
         beat.await.is_ok_and(|reply| reply.is_idle)
     }
 
-    async fn kill(&self, address: &str, job: u64) -> Result<(), AskError> {
-        let message = v1::KillJobRequest { app: self.app.clone(), job };
+    async fn kill(&self, address: &str, job: u64, run: u64) -> Result<(), AskError> {
+        let message = v1::KillJobRequest { app: self.app.clone(), job, run };
         let kill =
             self.ask(address, message, |mut client, request| async move { client.kill(request).await });
         kill.await.map(drop)
     }
 
-    async fn log(&self, address: &str, run: u64, due_ms: u64, from_line: u32) -> Result<LogLines, AskError> {
+    async fn log(&self, address: &str, call: LogCall) -> Result<LogLines, AskError> {
+        let LogCall { run, due_ms, from_line, .. } = call;
         let message = v1::ReadLogRequest { app: self.app.clone(), run, due_ms, from_line };
         let log = self.ask(address, message, |mut client, request| async move { client.log(request).await });
         let v1::RunLogReply { text, next_line, is_end } = log.await?;

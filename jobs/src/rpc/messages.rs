@@ -7,7 +7,7 @@ use crate::{ExecutorView, JobView, JobsError, RunView};
 use windfall_proto::v1;
 
 pub(super) fn job(view: &JobView) -> v1::Job {
-    let JobView { number, definition, state } = view;
+    let JobView { number, definition, state, missing_children } = view;
     v1::Job {
         name: definition.name.to_string(),
         number: number.0,
@@ -18,6 +18,7 @@ pub(super) fn job(view: &JobView) -> v1::Job {
         last_ms: state.last_ms.unwrap_or(0),
         missed: state.missed,
         change: Some(change(&definition.change)),
+        missing_children: missing_children.iter().map(ToString::to_string).collect(),
     }
 }
 
@@ -83,7 +84,8 @@ pub(super) fn report(report: v1::RunReport) -> Result<Report, JobsError> {
     let v1::RunReport { run, result, message, attempt } = report;
     let how = reported(result, message)
         .ok_or_else(|| wrong("reports", format!("the run {run} has the result {result}, which is none")))?;
-    Ok(Report { run: RunNumber(run), attempt: (attempt != 0).then_some(attempt), how })
+    let attempt = (attempt != 0).then_some(attempt);
+    Ok(Report { run: RunNumber(run), attempt, sent_ms: None, how })
 }
 
 /// How an executor says that a run ended; `None`, where it does not.
@@ -162,7 +164,7 @@ mod tests {
     #[test]
     fn a_report_without_a_result_is_refused() {
         let with = |result| report(v1::RunReport { run: 4, result, message: "m".into(), attempt: 0 });
-        let told = |attempt, how| Ok(Report { run: RunNumber(4), attempt, how });
+        let told = |attempt, how| Ok(Report { run: RunNumber(4), attempt, sent_ms: None, how });
         assert_eq!(with(1), told(None, Reported::Succeeded("m".into())));
         assert_eq!(with(4), told(None, Reported::Killed("m".into())));
         let second = report(v1::RunReport { run: 4, result: 2, message: "m".into(), attempt: 2 });

@@ -244,7 +244,7 @@ impl jobs_server::Jobs for JobsService {
     async fn kill(&self, request: Request<v1::KillRunRequest>) -> Answer<v1::KillRunReply> {
         let (call, tenant, asked) = begin(request, |asked| &asked.tenant)?;
         let killed = self.jobs.kill(&tenant, RunNumber(asked.run), &call.caller.name).await;
-        answer(killed.map(|()| v1::KillRunReply {}))
+        answer(killed.map(|is_ended| v1::KillRunReply { was_over: !is_ended }))
     }
 
     async fn log(&self, request: Request<v1::RunLogRequest>) -> Answer<v1::RunLogReply> {

@@ -22,7 +22,12 @@ pub(super) fn spec_of(wire: Option<v1::JobSpec>) -> Result<JobSpec, JobsError> {
         schedule: schedule_of(wire.schedule)?,
         destination: destination_of(wire.destination)?,
         params: wire.params,
-        timeout_s: if wire.timeout_s == 0 { TIMEOUT_DEFAULT_S } else { wire.timeout_s },
+        timeout_s: match (wire.no_timeout, wire.timeout_s) {
+            (true, 0) => 0,
+            (true, _) => return Err(wrong("spec.no_timeout", "a job with it has no `timeout_s`")),
+            (false, 0) => TIMEOUT_DEFAULT_S,
+            (false, timeout_s) => timeout_s,
+        },
         retries: match retries.wait_max_ms {
             0 => Retries::Fixed { max: retries.max, wait_ms: retries.wait_ms },
             max_ms => Retries::Exponential { max: retries.max, first_ms: retries.wait_ms, max_ms },
@@ -50,6 +55,7 @@ pub(super) fn wire_of(spec: &JobSpec) -> v1::JobSpec {
         destination: Some(wire_destination(&spec.destination)),
         params: spec.params.clone(),
         timeout_s: spec.timeout_s,
+        no_timeout: spec.timeout_s == 0,
         retries: Some(match spec.retries {
             Retries::Fixed { max, wait_ms } => v1::JobRetries { max, wait_ms, wait_max_ms: 0 },
             Retries::Exponential { max, first_ms, max_ms } => {
@@ -279,6 +285,8 @@ mod tests {
             alarm_email: Some("on-call@example.com".into()),
         };
         assert_eq!(spec_of(Some(wire_of(&all))).unwrap(), all);
+        let endless = JobSpec { timeout_s: 0, ..all };
+        assert_eq!(spec_of(Some(wire_of(&endless))).unwrap(), endless);
         for schedule in [
             Schedule::FixedRate(FixedRate::new(1_000, 5).unwrap()),
             Schedule::FixedDelay(FixedDelay::new(2_000).unwrap()),
@@ -315,6 +323,7 @@ mod tests {
             (Some(v1::JobSpec { misfire: 9, ..wire() }), "`spec.misfire`: 9"),
             (Some(v1::JobSpec { misfire: 3, ..wire() }), "`spec.fire_all_max`: 1 to 1000"),
             (Some(v1::JobSpec { fire_all_max: 3, ..wire() }), "`spec.fire_all_max`"),
+            (Some(v1::JobSpec { no_timeout: true, timeout_s: 5, ..wire() }), "`spec.no_timeout`"),
             (Some(v1::JobSpec { block: 9, ..wire() }), "`spec.block`"),
             (Some(v1::JobSpec { delivery: 9, ..wire() }), "`spec.delivery`"),
             (Some(v1::JobSpec { priority: 9, ..wire() }), "`spec.priority`"),

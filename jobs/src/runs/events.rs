@@ -42,6 +42,8 @@ pub struct Report {
     pub run: RunNumber,
     /// Which attempt it is about. A failure or a time-out of another attempt than the run's present one is passed over.
     pub attempt: Option<u32>,
+    /// The [time](Run::sent_ms) with which the attempt was sent, in place of its number.
+    pub sent_ms: Option<u64>,
     /// How it ended.
     pub how: Reported,
 }
@@ -69,6 +71,8 @@ const UNANSWERED_MS: u64 = 20_000;
 const UNANSWERED_MAX: u32 = 10;
 /// How long a report is waited for after a run's time-out: executors end what takes too long themselves, and report it then.
 const GRACE_MS: u64 = 10_000;
+/// How long a report is waited for of a run that may take as long as it needs: its executor may have died with it.
+const ENDLESS_MS: u64 = 30 * 86_400_000;
 
 /// A run after an attempt to send it, under the lease of this number. `None`: what happened meanwhile is newer, and stays.
 pub fn sent(
@@ -104,7 +108,10 @@ pub fn sent(
         return Some(later(run.clone(), spec, message, now_ms));
     }
     let run = Run { executor: executor.map(str::to_owned), postponed: 0, ..run.clone() };
-    let until_ms = now_ms.saturating_add(u64::from(spec.timeout_s) * 1_000 + GRACE_MS);
+    let until_ms = now_ms.saturating_add(match spec.timeout_s {
+        0 => ENDLESS_MS,
+        timeout_s => u64::from(timeout_s) * 1_000 + GRACE_MS,
+    });
     Some(match sent {
         Sent::Accepted => Run { state: RunState::Running { until_ms }, unanswered: 0, ..run },
         Sent::Finished(reported) => ended(run, spec, reported, now_ms),
@@ -136,7 +143,7 @@ fn later(run: Run, spec: &JobSpec, message: &str, now_ms: u64) -> Run {
 }
 
 /// A run after its executor's report, which may say of which attempt it is. `None`: it was over before, or the attempt had failed
-/// before, and it stays as it is.
+/// before, and it stays as it is. What was done is done, so that a run which was only given up may still succeed.
 pub fn reported(
     run: &Run,
     spec: &JobSpec,
@@ -147,10 +154,17 @@ pub fn reported(
     let is_waiting = matches!(run.state, RunState::Retrying { .. }) && run.postponed == 0;
     let has_failed = is_waiting || attempt.is_some_and(|attempt| attempt != run.attempt);
     match reported {
+        // It was given up, and has succeeded all the same, as one that has waited in its executor's queue for long.
+        Reported::Succeeded(_) if run.was_given_up() => Some(ended(run.clone(), spec, reported, now_ms)),
         _ if run.is_over() => None,
         Reported::Failed(_) | Reported::TimedOut(_) if has_failed => None,
         _ => Some(ended(run.clone(), spec, reported, now_ms)),
     }
+}
+
+/// A run that somebody ends, whatever its job says. `None`: it is over.
+pub fn killed(run: &Run, message: &str, now_ms: u64) -> Option<Run> {
+    (!run.is_over()).then(|| over(run.clone(), Outcome::Killed, message, now_ms))
 }
 
 /// A run whose time to wake has come. Where it is to be sent, it gets the lease of this number.

@@ -3,6 +3,9 @@
 use crate::definition::{JobName, JobNumber};
 use serde::{Deserialize, Serialize};
 
+/// Attempts that [`Run::sent_ms`] tells apart before it repeats itself: more than a job may have.
+const ATTEMPTS_MAX: u64 = 256;
+
 /// The number of a run, by which executors report it: it says the shard in which the run lies. Numbers are never used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -148,6 +151,11 @@ impl Run {
         matches!(self.state, RunState::Ended { outcome, .. } if outcome.is_dead())
     }
 
+    /// Whether it is over because nobody knew what became of it.
+    pub const fn was_given_up(&self) -> bool {
+        matches!(self.state, RunState::Ended { outcome: Outcome::TimedOut | Outcome::Missed, .. })
+    }
+
     /// Whether it may have to be sent when its time to wake has come.
     pub const fn may_be_sent(&self) -> bool {
         match self.state {
@@ -172,6 +180,27 @@ impl Run {
             RunState::Ended { at_ms, outcome: Outcome::Succeeded } => at_ms.saturating_add(keep.succeeded_ms),
             RunState::Ended { at_ms, .. } => at_ms.saturating_add(keep.failed_ms),
         }
+    }
+
+    /// The time that the present attempt is sent with, for executors that show it with their reports and know no attempts. It is
+    /// a few milliseconds after the run was due, and differs for each attempt, also after the run was started again.
+    pub fn sent_ms(&self) -> u64 {
+        let attempts =
+            u64::from(self.again).saturating_mul(ATTEMPTS_MAX).saturating_add(u64::from(self.attempt));
+        self.due_ms.saturating_add(attempts)
+    }
+
+    /// The attempt that was sent with this time, where that is known: processes of an earlier version send the time at which the run
+    /// was due. One from before the run was started again has the number 0.
+    pub fn attempt_of(&self, sent_ms: u64) -> Option<u32> {
+        let attempts = sent_ms.checked_sub(self.due_ms).filter(|attempts| *attempts > 0)?;
+        if sent_ms > self.sent_ms() {
+            return None;
+        }
+        if attempts / ATTEMPTS_MAX < u64::from(self.again) {
+            return Some(0);
+        }
+        u32::try_from(attempts % ATTEMPTS_MAX).ok()
     }
 
     /// What a target knows the run by. It is the same in every attempt, and another one each time that somebody has the run

@@ -239,6 +239,56 @@ fn a_failure_of_an_attempt_that_is_over_does_not_end_the_next_one() {
 }
 
 #[test]
+fn a_run_that_was_given_up_succeeds_all_the_same_where_it_was_done() {
+    let spec = spec(r#", "timeout_s": 10"#);
+    let running = tell(&run(&spec), &spec, &Sent::Accepted, Some("x"), NOW).unwrap();
+    let WokenRun::Goes(timed_out) = woken(&running, Some(&spec), NOW + 20_000) else { panic!("{running:?}") };
+    let ended = |outcome| Run { state: RunState::Ended { at_ms: NOW, outcome }, ..running.clone() };
+    for given_up in [timed_out, ended(Outcome::Missed)] {
+        assert!(given_up.is_dead());
+        assert_eq!(reported(&given_up, &spec, &Reported::Failed("late".into()), NOW + 20_001), None);
+        let done = reported(&given_up, &spec, &Reported::Succeeded("done".into()), NOW + 20_001).unwrap();
+        let (at_ms, outcome) = (NOW + 20_001, Outcome::Succeeded);
+        assert_eq!((done.state, done.message.as_str()), (RunState::Ended { at_ms, outcome }, "done"));
+    }
+    for known in [Outcome::Failed, Outcome::Killed, Outcome::Succeeded] {
+        assert_eq!(reported(&ended(known), &spec, &Reported::Succeeded(String::new()), NOW + 5), None);
+    }
+}
+
+#[test]
+fn a_run_without_a_time_out_is_waited_for_for_a_month() {
+    let spec = spec(r#", "timeout_s": 0"#);
+    assert_eq!(spec.check(), Ok(()));
+    let running = tell(&run(&spec), &spec, &Sent::Accepted, Some("x"), NOW).unwrap();
+    assert_eq!(running.state, RunState::Running { until_ms: NOW + 720 * HOUR_MS });
+    // Of a call without an answer nobody knows whether it came: it is sent again as soon as any other.
+    let unsure = tell(&run(&spec), &spec, &Sent::Unknown("silence".into()), Some("x"), NOW).unwrap();
+    assert_eq!(unsure.state, RunState::Running { until_ms: NOW + 20_000 });
+}
+
+#[test]
+fn an_attempt_is_known_by_the_time_that_it_was_sent_with() {
+    let first = run(&spec(""));
+    let second = Run { attempt: 2, ..first.clone() };
+    let again = Run { again: 1, ..first.clone() };
+    let last = Run { attempt: 101, ..again.clone() };
+    let times: std::collections::BTreeSet<u64> = [&first, &second, &again, &last].map(Run::sent_ms).into();
+    assert_eq!(times.len(), 4);
+    assert!(
+        times.iter().all(|sent_ms| (1..1_000).contains(&(sent_ms - first.due_ms))),
+        "its day is the run's"
+    );
+    assert_eq!((second.attempt_of(first.sent_ms()), second.attempt_of(second.sent_ms())), (Some(1), Some(2)));
+    assert_eq!(again.attempt_of(again.sent_ms()), Some(1));
+    assert_eq!(again.attempt_of(first.sent_ms()), Some(0), "it was started again since");
+    // A process of an earlier version has sent it, or the executor shows no time, or one that nobody has sent.
+    for unknown in [first.due_ms, 0, second.sent_ms() + 1, u64::MAX] {
+        assert_eq!(second.attempt_of(unknown), None, "{unknown}");
+    }
+}
+
+#[test]
 fn retries_are_spent_one_by_one() {
     let spec = spec(r#", "retries": {"exponential": {"max": 2, "first_ms": 100, "max_ms": 150}}"#);
     let mut now = run(&spec);

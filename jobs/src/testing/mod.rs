@@ -3,14 +3,16 @@
 
 mod entries;
 mod slots;
+mod targets;
 
 pub(crate) use entries::{Call, FakeEntries, Fault};
 pub(crate) use slots::FakeSlots;
+pub(crate) use targets::FakeTarget;
 
 use crate::book::{Kept, run_key};
 use crate::core::{Core, OCCURRENCES, tenant_of};
 use crate::definition::{ChangeNote, JobName, JobNumber, JobSpec, Priority};
-use crate::executors::{AskError, ExecutorCalls, LogLines, RunCall};
+use crate::executors::{AskError, ExecutorCalls, LogCall, LogLines, RunCall};
 use crate::occurrences::Occurrence;
 use crate::runs::{Reported, Run, RunNumber, Sent};
 use crate::{Jobs, JobsOptions, JobsParts};
@@ -32,38 +34,80 @@ pub(crate) const TO_APP: &str = r#"{"executor": {"app": "app", "handler": "h"}}"
 /// What an executor does: it answers after so many milliseconds.
 type Answers = Arc<dyn Fn(&str, &RunCall) -> (u64, Sent) + Send + Sync>;
 
+/// What is wrong with an executor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    /// Nobody listens at its address.
+    Dead,
+    /// It takes calls, and never answers.
+    Hung,
+    /// A run of each job goes there.
+    Busy,
+}
+
+/// The time-out of calls to an executor.
+const CALL_TIMEOUT_MS: u64 = 2_000;
+
 pub(crate) struct FakeExecutors {
     pub calls: Mutex<Vec<(String, RunCall)>>,
     pub answers: Mutex<Answers>,
     pub beat_ms: Mutex<u64>,
+    /// Who was asked to end a run: the address, the job and the run.
+    pub kills: Mutex<Vec<(String, u64, u64)>>,
+    /// Whose logs were asked for.
+    pub logs: Mutex<Vec<(String, LogCall)>>,
+    /// The executors that are not well, by address.
+    pub troubles: Mutex<BTreeMap<String, Trouble>>,
+}
+
+impl FakeExecutors {
+    fn trouble(&self, address: &str) -> Option<Trouble> {
+        self.troubles.lock().get(address).copied()
+    }
 }
 
 #[async_trait]
 impl ExecutorCalls for FakeExecutors {
     async fn run(&self, address: &str, call: RunCall) -> Sent {
         let answers = Arc::clone(&self.answers.lock());
-        let (after_ms, sent) = answers(address, &call);
+        let (after_ms, sent) = match self.trouble(address) {
+            Some(Trouble::Dead) => (0, Sent::NotSent("nobody listens".into())),
+            Some(Trouble::Hung) => (CALL_TIMEOUT_MS, Sent::Unknown("no answer".into())),
+            Some(Trouble::Busy) | None => answers(address, &call),
+        };
         self.calls.lock().push((address.to_owned(), call));
         tokio::time::sleep(Duration::from_millis(after_ms)).await;
         sent
     }
 
-    async fn is_alive(&self, _: &str) -> bool {
+    async fn is_alive(&self, address: &str) -> bool {
         let beat_ms = *self.beat_ms.lock();
-        tokio::time::sleep(Duration::from_millis(beat_ms)).await;
-        true
+        let (after_ms, is_alive) = match self.trouble(address) {
+            Some(Trouble::Dead) => (0, false),
+            Some(Trouble::Hung) => (CALL_TIMEOUT_MS, false),
+            Some(Trouble::Busy) | None => (beat_ms, true),
+        };
+        tokio::time::sleep(Duration::from_millis(after_ms)).await;
+        is_alive
     }
 
     async fn is_idle(&self, address: &str, _: u64) -> bool {
-        self.is_alive(address).await
+        self.is_alive(address).await && self.trouble(address) != Some(Trouble::Busy)
     }
 
-    async fn kill(&self, _: &str, _: u64) -> Result<(), AskError> {
+    async fn kill(&self, address: &str, job: u64, run: u64) -> Result<(), AskError> {
+        self.kills.lock().push((address.to_owned(), job, run));
         Ok(())
     }
 
-    async fn log(&self, _: &str, _: u64, _: u64, _: u32) -> Result<LogLines, AskError> {
-        Ok(LogLines::default())
+    /// One line for each that is asked for.
+    async fn log(&self, address: &str, call: LogCall) -> Result<LogLines, AskError> {
+        if self.trouble(address).is_some() {
+            return Err(AskError::NoAnswer("nobody listens".into()));
+        }
+        self.logs.lock().push((address.to_owned(), call));
+        let text = format!("line {}\n", call.from_line);
+        Ok(LogLines { text, next_line: call.from_line + 1, is_end: false })
     }
 }
 
@@ -73,6 +117,7 @@ pub(crate) struct Fleet {
     pub store: Arc<FakeEntries>,
     pub slots: Arc<FakeSlots>,
     pub executors: Arc<FakeExecutors>,
+    pub target: Arc<FakeTarget>,
     pub jobs: Jobs,
 }
 
@@ -89,9 +134,13 @@ impl Fleet {
             calls: Mutex::default(),
             answers: Mutex::new(done),
             beat_ms: Mutex::new(0),
+            kills: Mutex::default(),
+            logs: Mutex::default(),
+            troubles: Mutex::default(),
         });
-        let jobs = start_jobs(&store, &slots, &executors, &clock, options);
-        let fleet = Self { clock, store, slots, executors, jobs };
+        let target = Arc::new(FakeTarget::default());
+        let jobs = start_jobs(&store, &slots, &executors, &target, &clock, options);
+        let fleet = Self { clock, store, slots, executors, target, jobs };
         fleet.register("app", "x").await;
         fleet
     }
@@ -99,7 +148,7 @@ impl Fleet {
     /// Another process on the same stores, in place of this one.
     pub async fn restart(&mut self, options: JobsOptions) {
         assert!(self.jobs.close(Duration::from_secs(600)).await);
-        self.jobs = start_jobs(&self.store, &self.slots, &self.executors, &self.clock, options);
+        self.jobs = start_jobs(&self.store, &self.slots, &self.executors, &self.target, &self.clock, options);
         sleep_ms(2_000).await;
     }
 
@@ -173,6 +222,7 @@ fn start_jobs(
     store: &Arc<FakeEntries>,
     slots: &Arc<FakeSlots>,
     executors: &Arc<FakeExecutors>,
+    target: &Arc<FakeTarget>,
     clock: &Clock,
     options: JobsOptions,
 ) -> Jobs {
@@ -186,7 +236,7 @@ fn start_jobs(
         store: Arc::clone(store) as Arc<dyn EntryStore>,
         timers: Timers::start(TimersOptions::default(), tenants, slots, clock.clone()),
         calls: Arc::clone(executors) as Arc<dyn ExecutorCalls>,
-        targets: BTreeMap::new(),
+        targets: target.named(),
         clock: clock.clone(),
     };
     Jobs::start(options, parts)

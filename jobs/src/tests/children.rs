@@ -1,8 +1,9 @@
 //! Children of runs, and runs that are begun while their jobs change.
 
 use crate::book::{Following, following_key};
+use crate::definition::{ChangeNote, JobSpec};
 use crate::runs::{Cause, Outcome, Reported, RunNumber, RunState, Sent};
-use crate::testing::{Call, DAILY, Fault, Fleet, START_MS, TO_APP, eventually, sleep_ms};
+use crate::testing::{Call, DAILY, Fault, Fleet, START_MS, TO_APP, eventually, name, sleep_ms, spec};
 use crate::{JobsError, JobsOptions};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -156,4 +157,66 @@ async fn it_is_known_that_a_child_was_started_for_as_long_as_its_parent_is_kept(
     let (shard, job) = fleet.core().number_of("t", &crate::testing::name(&child)).await.unwrap().unwrap();
     let mark = fleet.store.entry(shard, &crate::book::child_key(run, job)).unwrap();
     assert!(mark.wake_ms.unwrap() >= START_MS + 20 * 86_400_000);
+}
+
+/// Puts a job with these children: those that are not there.
+async fn put_with(fleet: &Fleet, job: &str, children: &[&str]) -> Result<Vec<String>, JobsError> {
+    let spec = with_children(children);
+    let put = fleet.jobs.put("t", &name(job), &spec, None, ChangeNote::default()).await?;
+    Ok(put.missing_children.iter().map(ToString::to_string).collect())
+}
+
+fn with_children(children: &[&str]) -> JobSpec {
+    spec(DAILY, TO_APP, &format!(r#", "children": {children:?}"#))
+}
+
+fn is_circle<T>(put: &Result<T, JobsError>) -> bool {
+    matches!(put, Err(JobsError::WrongField { field: "spec.children", .. }))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_would_start_itself_is_refused_and_a_missing_child_is_named() {
+    let fleet = Fleet::start(2, JobsOptions::default()).await;
+    assert!(is_circle(&put_with(&fleet, "a", &["a"]).await));
+    assert_eq!(put_with(&fleet, "a", &["b"]).await, Ok(vec!["b".to_owned()]));
+    assert_eq!(put_with(&fleet, "b", &["c", "d"]).await.map(|missing| missing.len()), Ok(2));
+    // Only the job's own children are told: those of its children were told to whoever put these.
+    assert_eq!(put_with(&fleet, "e", &["a"]).await, Ok(Vec::new()));
+    for way in ["a", "b", "c"] {
+        assert!(is_circle(&put_with(&fleet, "c", &[way]).await), "{way}");
+    }
+    assert!(fleet.jobs.get("t", &name("c")).await.is_err(), "what is refused is not made");
+    assert_eq!(put_with(&fleet, "c", &[]).await, Ok(Vec::new()));
+    assert!(is_circle(&put_with(&fleet, "c", &["e"]).await), "a change may not make a circle either");
+    // Several ways to one job are none.
+    assert_eq!(put_with(&fleet, "d", &["c"]).await, Ok(Vec::new()));
+    assert_eq!(put_with(&fleet, "b", &["c", "d"]).await, Ok(Vec::new()));
+    // Jobs of another tenant are other jobs.
+    let other = fleet.jobs.put("u", &name("c"), &with_children(&["a"]), None, ChangeNote::default()).await;
+    assert_eq!(other.map(|view| view.missing_children), Ok(vec![name("a")]));
+    let many = [("x", &["y"][..]), ("y", &["x"]), ("p", &["q"]), ("q", &[])];
+    let many = many.map(|(job, children)| (name(job), with_children(children)));
+    let made = fleet.jobs.put_new("t", &many, &ChangeNote::default()).await;
+    assert_eq!(made.iter().map(is_circle).collect::<Vec<_>>(), [true, true, false, false]);
+    assert!(made[2].is_ok() && made[3].is_ok(), "{made:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn children_that_are_not_run_are_counted() {
+    let fleet = Fleet::start(2, JobsOptions::default()).await;
+    fleet.put("job", DAILY, TO_APP, r#", "children": ["nobody"]"#).await;
+    fleet.run("job").await;
+    let lost = || fleet.jobs.stats().children_lost.get();
+    eventually(|| lost() == 1).await;
+    // One that could not be started for a day.
+    let child = fleet.name_in(1);
+    fleet.put(&child, DAILY, TO_APP, "").await;
+    fleet.store.fault(|shard, _| if shard == Shard(1) { Fault::Fails } else { Fault::None });
+    let now_ms = fleet.clock.unix_ms();
+    let following =
+        Following { tenant: "t".into(), children: vec![name(&child)], until_ms: now_ms + 5_000, tries: 0 };
+    let put = crate::book::put(following_key(RunNumber(1 << 40)), Expect::Absent, &following, Some(now_ms));
+    fleet.store.apply(Shard(0), &[crate::book::group(vec![put])]).await.unwrap();
+    sleep_ms(60_000).await;
+    assert_eq!((lost(), fleet.store.count(b"f/")), (2, 0));
 }

@@ -168,11 +168,39 @@ async fn who_has_a_run_is_noted_though_its_report_has_overtaken_the_answer() {
     let run = fleet.run("job").await;
     sleep_ms(500).await;
     let how = Reported::Succeeded("done".into());
-    fleet.jobs.report("t", vec![Report { run, attempt: Some(1), how }]).await.unwrap();
+    fleet.jobs.report("t", vec![Report { run, attempt: Some(1), sent_ms: None, how }]).await.unwrap();
     let (ended, wake_ms) = fleet.stored(run).unwrap();
     assert!(ended.is_over() && ended.executor.is_none(), "{ended:?}");
     sleep_ms(2_000).await;
     let noted = Run { executor: Some("x".into()), ..ended };
     assert_eq!(fleet.stored(run).unwrap(), (noted, wake_ms));
     assert_eq!(fleet.jobs.stats().succeeded.get(), 1, "it ended once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_succeeds_after_it_was_given_up_is_no_dead_run_and_starts_its_children_once() {
+    for is_full in [false, true] {
+        let fleet = Fleet::start(1, JobsOptions::default()).await;
+        fleet.put("child", DAILY, TO_APP, "").await;
+        fleet.put("job", DAILY, TO_APP, r#", "timeout_s": 5, "children": ["child"]"#).await;
+        fleet.answer(|_, _| (0, Sent::Accepted));
+        let run = fleet.run("job").await;
+        // It waits in its executor's queue, behind others.
+        eventually(|| fleet.stored(run).unwrap().0.is_dead()).await;
+        assert_eq!(fleet.jobs.dead_runs("t", None, 10).await.unwrap().len(), 1);
+        fleet.store.set_full(is_full);
+        for _ in 0..2 {
+            let how = Reported::Succeeded("done".into());
+            fleet.jobs.report("t", vec![Report { run, attempt: Some(1), sent_ms: None, how }]).await.unwrap();
+        }
+        let (ended, _) = fleet.stored(run).unwrap();
+        assert!(matches!(ended.state, RunState::Ended { outcome: Outcome::Succeeded, .. }), "{ended:?}");
+        assert!(fleet.jobs.dead_runs("t", None, 10).await.unwrap().is_empty(), "it is listed as dead");
+        fleet.store.set_full(false);
+        eventually(|| fleet.calls().len() == 2).await;
+        sleep_ms(60_000).await;
+        assert_eq!((fleet.calls().len(), fleet.calls_of(run)), (2, 1), "its child is started once");
+        let stats = fleet.jobs.stats();
+        assert_eq!((stats.timed_out.get(), stats.succeeded.get()), (1, 1));
+    }
 }

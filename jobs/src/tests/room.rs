@@ -188,3 +188,33 @@ async fn how_late_a_run_starts_is_counted_when_its_call_begins() {
     assert_eq!((stats.started.get(), late.iter().sum::<u64>(), late[0]), (2, 2, 1), "{late:?}");
     assert!((8_000..30_000).contains(&stats.lateness_sum_ms.get()));
 }
+
+#[tokio::test(start_paused = true)]
+async fn while_calls_are_short_urgent_jobs_go_first_and_bulk_ones_keep_their_floor() {
+    let fleet = Fleet::start(1, JobsOptions { calls_max: 1, ..JobsOptions::default() }).await;
+    for (job, priority) in [("first", "normal"), ("bulk", "bulk"), ("normal", "normal"), ("urgent", "urgent")]
+    {
+        let to = format!(r#"{{"executor": {{"app": "app", "handler": "{job}"}}}}"#);
+        fleet.put(job, DAILY, &to, &format!(r#", "priority": "{priority}""#)).await;
+    }
+    fleet.answer(|_, call| {
+        let after_ms = if call.handler == "first" { 1_000 } else { 0 };
+        (after_ms, Sent::Finished(Reported::Succeeded(String::new())))
+    });
+    fleet.run("first").await;
+    eventually(|| fleet.calls().len() == 1).await;
+    // While its call is open, the others wait, those that matter least for longest.
+    for job in ["bulk", "normal", "urgent"] {
+        for _ in 0..30 {
+            fleet.run(job).await;
+        }
+    }
+    assert_eq!(fleet.calls().len(), 1);
+    eventually(|| fleet.jobs.stats().succeeded.get() == 91).await;
+    let order: Vec<String> = fleet.calls().into_iter().skip(1).map(|call| call.handler).collect();
+    assert_eq!(order[0], "urgent");
+    let of = |job: &str| order[..26].iter().filter(|handler| *handler == job).count();
+    // Two rounds of 8, 4 and 1.
+    let (urgent, normal, bulk) = (of("urgent"), of("normal"), of("bulk"));
+    assert!((15..=18).contains(&urgent) && (6..=9).contains(&normal) && (1..=3).contains(&bulk), "{order:?}");
+}

@@ -82,9 +82,10 @@ fn outcome_of(error: &SendError) -> Fired {
         SendError::Invalid { .. } | SendError::OtherApp { .. } | SendError::Refused(_) => {
             Fired::Refused(what)
         }
-        // Of this one reward: others have a route. Nobody knows whether an unanswered one was taken; its order number
-        // makes the next attempt harmless.
-        SendError::NoRoute { .. } | SendError::Unanswered(_) => Fired::Failed(what),
+        // Of this one reward: others have a route.
+        SendError::NoRoute { .. } => Fired::Failed(what),
+        // Its order number makes the next attempt harmless.
+        SendError::Unanswered(_) => Fired::Unknown(what),
         SendError::QueueFull { .. } => Fired::Away(what),
         SendError::SpoolFull | SendError::Busy(_) | SendError::Mint(_) | SendError::Closed => {
             Fired::Busy(what)
@@ -187,7 +188,7 @@ mod tests {
             (SendError::SpoolFull, (|outcome| matches!(outcome, Fired::Busy(_))) as fn(&Fired) -> bool),
             (SendError::QueueFull { queue: "q".into() }, |outcome| matches!(outcome, Fired::Away(_))),
             (SendError::Closed, |outcome| matches!(outcome, Fired::Busy(_))),
-            (SendError::Unanswered("lost".into()), |outcome| matches!(outcome, Fired::Failed(_))),
+            (SendError::Unanswered("lost".into()), |outcome| matches!(outcome, Fired::Unknown(_))),
             (SendError::Refused("no".into()), |outcome| matches!(outcome, Fired::Refused(_))),
             (
                 SendError::Invalid { field: "award_time_ms", why: Invalid::Range { value: 9, max: 8 } },

@@ -326,7 +326,7 @@ fn sort(shared: &Shared, lane: &TargetLane, mut task: HeldTask, answer: Fired, s
             return;
         }
         // Away for this task alone: without a limit it would be asked for ever.
-        Fired::Away(reason) | Fired::Busy(reason) | Fired::Failed(reason) => {
+        Fired::Away(reason) | Fired::Busy(reason) | Fired::Failed(reason) | Fired::Unknown(reason) => {
             let counter = if sorted.is_unknown { &stats.unknown } else { &stats.failed };
             counter.add(1);
             (reason, task.attempts.saturating_add(1) >= lane.info.rules.retry.attempts_max())

@@ -78,8 +78,8 @@ pub struct SpecArgs {
     /// Let the wait double from --retry-wait up to this
     #[arg(long, value_name = "DURATION", value_parser = duration_ms)]
     retry_wait_max: Option<u64>,
-    /// Within which time a run must be reported as over: 1s to 1d [default: 300s]
-    #[arg(long, value_name = "DURATION", value_parser = seconds)]
+    /// Within which time a run must be reported as over: 1s to 1d, or none for as long as it needs [default: 300s]
+    #[arg(long, value_name = "DURATION", value_parser = timeout_s)]
     timeout: Option<u32>,
     /// What happens with occurrences that come late by more than 15 s: do-nothing, fire-once-now or fire-all:N, where N is how
     /// many are caught up with at most. A job with --at, --in or --fixed-delay is run however late [default: do-nothing]
@@ -101,6 +101,9 @@ pub struct SpecArgs {
     /// A job that is run once when a run has succeeded; may be given several times
     #[arg(long, value_name = "JOB")]
     child: Vec<String>,
+    /// Run no other job when a run has succeeded: takes all children away
+    #[arg(long, conflicts_with = "child")]
+    no_children: bool,
     /// Whom an alert about it is for; it is shown with the job
     #[arg(long, value_name = "ADDRESS")]
     alarm_email: Option<String>,
@@ -195,7 +198,9 @@ impl SpecArgs {
             spec.params = params;
         }
         spec.retries = self.retries(spec.retries)?;
-        spec.timeout_s = self.timeout.unwrap_or(spec.timeout_s);
+        if let Some(timeout_s) = self.timeout {
+            (spec.timeout_s, spec.no_timeout) = (timeout_s, timeout_s == 0);
+        }
         if let Some((misfire, limit)) = self.misfire {
             (spec.misfire, spec.fire_all_max) = (misfire.into(), limit);
         }
@@ -207,7 +212,7 @@ impl SpecArgs {
             spec.delivery = JobDelivery::AtLeastOnce.into();
         }
         spec.priority = self.priority.map_or(spec.priority, Into::into);
-        if !self.child.is_empty() {
+        if self.no_children || !self.child.is_empty() {
             spec.children = self.child.clone();
         }
         spec.alarm_email = self.alarm_email.clone().unwrap_or(spec.alarm_email);
@@ -297,6 +302,14 @@ fn executor(text: &str) -> Result<(String, String), String> {
     }
 }
 
+/// Seconds; 0 where a run may take as long as it needs.
+fn timeout_s(text: &str) -> Result<u32, String> {
+    match text {
+        "none" => Ok(0),
+        _ => seconds(text),
+    }
+}
+
 fn seconds(text: &str) -> Result<u32, String> {
     let ms = duration_ms(text)?;
     match u32::try_from(ms / 1_000) {
@@ -340,6 +353,13 @@ mod tests {
         let Some(Destination::Executor(to)) = &changed.destination else { panic!("{changed:?}") };
         assert_eq!((to.app.as_str(), to.routing()), ("b", JobRouting::Failover));
         assert_eq!(changed.retries, Some(JobRetries { max: 3, wait_ms: 1_000, wait_max_ms: 0 }));
+        let endless = apply(&["--timeout", "none"], changed.clone()).unwrap();
+        assert_eq!((endless.timeout_s, endless.no_timeout), (0, true));
+        let bounded = apply(&["--timeout", "90s"], endless).unwrap();
+        assert_eq!((bounded.timeout_s, bounded.no_timeout), (90, false));
+        let parent = apply(&["--child", "x", "--child", "y"], changed.clone()).unwrap();
+        assert_eq!(apply(&["--timeout", "5s"], parent.clone()).unwrap().children, ["x", "y"]);
+        assert!(apply(&["--no-children"], parent).unwrap().children.is_empty());
         let doubling = apply(&["--retry-wait-max", "1m", "--retry-wait", "5s"], changed).unwrap();
         assert_eq!(doubling.retries, Some(JobRetries { max: 3, wait_ms: 5_000, wait_max_ms: 60_000 }));
     }
@@ -370,6 +390,7 @@ mod tests {
             (block("COVER_EARLY"), block("serial")),
             (Ok(JobBlock::CoverEarly), Ok(JobBlock::SerialExecution))
         );
-        assert_eq!((seconds("90s"), seconds("5m")), (Ok(90), Ok(300)));
+        assert_eq!((timeout_s("90s"), timeout_s("5m"), timeout_s("none")), (Ok(90), Ok(300), Ok(0)));
+        assert!(timeout_s("0s").is_err(), "a time of nothing is a slip");
     }
 }

@@ -78,7 +78,7 @@ pub fn job_text(job: &Job) -> String {
         ("until", bound(spec.ends_ms)),
         ("to", destination(&spec)),
         ("params", shown(&spec.params)),
-        ("time-out", format!("{} s", spec.timeout_s)),
+        ("time-out", if spec.no_timeout { "none".into() } else { format!("{} s", spec.timeout_s) }),
         ("retries", retries(&spec)),
         ("misfire", misfire(&spec)),
         ("block", name(spec.block().as_str_name())),

@@ -50,8 +50,9 @@ impl Executor for Fake {
         Ok(Response::new(v1::IdleBeatReply { is_idle: request.get_ref().job == 1 }))
     }
 
-    async fn kill(&self, _: Request<v1::KillJobRequest>) -> Result<Response<v1::KillJobReply>, Status> {
-        Err(Status::not_found("no such job"))
+    async fn kill(&self, request: Request<v1::KillJobRequest>) -> Result<Response<v1::KillJobReply>, Status> {
+        let v1::KillJobRequest { app, job, run } = request.into_inner();
+        Err(Status::not_found(format!("no run {run} of the job {job} of {app}")))
     }
 
     async fn log(&self, request: Request<v1::ReadLogRequest>) -> Result<Response<v1::RunLogReply>, Status> {
@@ -84,6 +85,7 @@ fn call(run: u64, handler: &str) -> RunCall {
         block: Block::SerialExecution,
         timeout_s: 1,
         due_ms: 1,
+        sent_ms: 2,
         attempt: 1,
         part: Part { index: 0, total: 1 },
     }
@@ -143,8 +145,9 @@ async fn an_executor_is_asked_about_itself_its_jobs_and_its_logs() {
     let calls = calls(GrpcOptions::default());
     assert!(calls.is_alive(&address).await);
     assert!(calls.is_idle(&address, 1).await && !calls.is_idle(&address, 2).await);
-    let refused = calls.kill(&address, 1).await.unwrap_err();
-    assert!(matches!(&refused, AskError::Refused(why) if why.contains("no such job")), "{refused:?}");
-    let lines = calls.log(&address, 7, 1, 4).await.unwrap();
+    let refused = calls.kill(&address, 1, 9).await.unwrap_err();
+    let is_asked = |why: &str| why.contains("no run 9 of the job 1 of mailer");
+    assert!(matches!(&refused, AskError::Refused(why) if is_asked(why)), "{refused:?}");
+    let lines = calls.log(&address, LogCall { run: 7, due_ms: 1, sent_ms: 2, from_line: 4 }).await.unwrap();
     assert_eq!(lines, LogLines { text: "line\n".into(), next_line: 5, is_end: true });
 }

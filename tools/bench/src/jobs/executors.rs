@@ -14,7 +14,7 @@ use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status};
 use windfall_contract::Clock;
 use windfall_jobs::Jobs;
-use windfall_jobs::executors::{AskError, ExecutorCalls, LogLines, RunCall, XxlAdmin, XxlExecutors};
+use windfall_jobs::executors::{AskError, ExecutorCalls, LogCall, LogLines, RunCall, XxlAdmin, XxlExecutors};
 use windfall_jobs::rpc::{GrpcExecutors, GrpcOptions};
 use windfall_jobs::runs::{Reported, Sent};
 use windfall_jobs::xxl::fake::{FakeExecutor, FakeOptions};
@@ -75,11 +75,11 @@ impl ExecutorCalls for Here {
         true
     }
 
-    async fn kill(&self, _address: &str, _job: u64) -> Result<(), AskError> {
+    async fn kill(&self, _address: &str, _job: u64, _run: u64) -> Result<(), AskError> {
         Ok(())
     }
 
-    async fn log(&self, _: &str, _: u64, _: u64, _: u32) -> Result<LogLines, AskError> {
+    async fn log(&self, _: &str, _: LogCall) -> Result<LogLines, AskError> {
         Ok(LogLines::default())
     }
 }
