@@ -67,7 +67,7 @@ fn what_was_built_sends_and_its_next_start_inherits() {
     }
     let sdk = builder(root.path(), &a, &b).build().unwrap();
     assert_eq!(sdk.inherited().events, 1);
-    assert_eq!(sdk.close_blocking(Duration::from_secs(10)).packs_left, 0);
+    assert_eq!(sdk.close_blocking(Duration::from_secs(60)).packs_left, 0);
     assert_eq!(a.records.lock().len(), 1);
 }
 

@@ -54,7 +54,8 @@ fn a_lonely_event_waits_for_the_linger_and_no_longer() {
 
 #[test]
 fn a_pack_holds_at_most_64_kib() {
-    let stage = Stage::open(patient(), &one_queue());
+    let (_, clock) = standing_clock();
+    let stage = Stage::with_clock(patient(), &one_queue(), Mood::Store, clock);
     let large = |number: u32| -> SendBonusRequest {
         let mut request = request(&format!("o-{number}"), 1);
         request.extension = (0..16).map(|n| (n.to_string(), "v".repeat(512))).collect();
@@ -63,7 +64,7 @@ fn a_pack_holds_at_most_64_kib() {
     for number in 0..20 {
         stage.sdk.send_bonus(&large(number)).unwrap();
     }
-    stage.sdk.close_blocking(Duration::from_secs(5));
+    stage.sdk.close_blocking(Duration::from_secs(60));
     assert_eq!(stage.arrived().len(), 20);
     assert!(stage.a.records.lock().iter().all(|(_, bytes)| bytes.len() <= (64 << 10) + 96));
     let sizes: Vec<_> = batches(&stage).iter().map(|batch| batch.count).collect();

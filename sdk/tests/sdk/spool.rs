@@ -138,7 +138,7 @@ fn when_all_brokers_hang_the_spool_fills_says_so_at_once_and_recovers() {
         *broker.mood.lock() = Mood::Store;
     }
     wait_until("there is room again", || stage.sdk.send_bonus(&request("o-later", 1)).is_ok());
-    assert_eq!(stage.sdk.close_blocking(Duration::from_secs(10)).packs_left, 0);
+    assert_eq!(stage.sdk.close_blocking(Duration::from_secs(60)).packs_left, 0);
     let arrived: BTreeSet<_> = stage.arrived().into_iter().collect();
     assert!(taken.iter().all(|trade_no| arrived.contains(trade_no)));
     assert!(arrived.contains("o-later") && !arrived.contains("no"));

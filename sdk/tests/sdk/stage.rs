@@ -328,7 +328,7 @@ impl Stage {
 
     /// Ends everything, as a process does that takes its leave.
     pub fn end(self) {
-        self.sdk.close_blocking(Duration::from_secs(10));
+        self.sdk.close_blocking(Duration::from_secs(60));
         self.fanout.close(Duration::from_secs(1));
     }
 

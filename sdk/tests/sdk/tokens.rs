@@ -14,7 +14,7 @@ fn every_token_reaches_the_store() {
         let reply = stage.sdk.send_bonus(&request(&trade_no, number % 7 + 1)).unwrap();
         expected.insert((number % 7 + 1, format!("{trade_no} spring")), reply.token);
     }
-    stage.sdk.close_blocking(Duration::from_secs(5));
+    stage.sdk.close_blocking(Duration::from_secs(60));
     assert_eq!(*stage.tokens.held.lock(), expected);
     let stats = stage.sdk.stats();
     assert_eq!((stats.tokens_written, stats.tokens_waiting, stats.tokens_dropped), (3_000, 0, 0));
