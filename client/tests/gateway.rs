@@ -172,7 +172,7 @@ async fn a_gateway_that_is_away_is_no_answer_and_another_one_takes_over() {
     let client = GatewayClient::open(options(&[nobody])).unwrap();
     let error = client.send_bonus(request("x")).await.unwrap_err();
     assert!(matches!(error, SendError::Unanswered(_)), "{error}");
-    assert!(started.elapsed() < Duration::from_secs(10));
+    assert!(started.elapsed() < Duration::from_secs(60));
 
     let sdk = Arc::new(Fake::default());
     let server = serve(&sdk, None).await;

@@ -37,7 +37,7 @@ fn refused(options: &EtcdOptions) -> String {
     let followed = EtcdSource::open(options.clone(), None, || 7).map(drop).unwrap_err().to_string();
     let changed = EtcdRulesStore::new(options.clone(), None).unwrap().show().unwrap_err();
     println!("{:?}: {followed}", began.elapsed());
-    assert!(began.elapsed() < Duration::from_secs(20), "it took {:?}: {followed}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(60), "it took {:?}: {followed}", began.elapsed());
     assert!(followed.contains(&options.endpoints[0]), "{followed}");
     format!("{followed} // {changed}")
 }

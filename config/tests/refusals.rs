@@ -463,7 +463,7 @@ fn a_hostile_document_is_judged_soon() {
         let start = std::time::Instant::now();
         let refusal = refused(&text);
         let took = start.elapsed();
-        assert!(took < std::time::Duration::from_secs(10), "{what}: {took:?}");
+        assert!(took < std::time::Duration::from_secs(60), "{what}: {took:?}");
         assert!(refusal.problems().len() <= 50 && refusal.to_string().len() < 64 << 10, "{what}: {refusal}");
         println!("{what}: {took:?}, {} problems", refusal.problems().len());
     }

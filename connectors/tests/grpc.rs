@@ -46,7 +46,7 @@ async fn paid_and_badly_answered_is_unknown_and_then_already_paid() {
         server.set_trouble(Some(trouble), 1_000);
         let began = Instant::now();
         assert_eq!(connector.pay(order("a")).await, PayAnswer::Unknown, "{trouble}");
-        assert!(began.elapsed() < Duration::from_secs(10), "{trouble} took {:?}", began.elapsed());
+        assert!(began.elapsed() < Duration::from_secs(60), "{trouble} took {:?}", began.elapsed());
         assert_eq!((downstream.payments(), server.stats().troubled), (1, 1), "{trouble}");
         server.set_trouble(None, 0);
         assert_eq!(connector.pay(order("a")).await, PayAnswer::AlreadyPaid, "{trouble}");

@@ -330,12 +330,14 @@ async fn slow_heads_are_cut_off_whatever_they_look_like() {
         ("a preface and silence", settings),
         ("half a frame of headers", &half_frame),
     ];
+    // Six times the default of 15 s would be more.
+    let end_by = tokio::time::Instant::now() + Duration::from_secs(60);
     for (what, bytes) in cases {
         let mut stream = TcpStream::connect(running.server.address()).await.unwrap();
         stream.write_all(bytes).await.unwrap();
         let started = Instant::now();
         let mut rest = Vec::new();
-        let end = tokio::time::timeout(Duration::from_secs(5), stream.read_to_end(&mut rest)).await;
+        let end = tokio::time::timeout_at(end_by, stream.read_to_end(&mut rest)).await;
         assert!(end.is_ok(), "{what}: still open after {:?}", started.elapsed());
         assert!(started.elapsed() >= Duration::from_millis(250), "{what}: cut too soon");
     }
@@ -651,18 +653,20 @@ async fn an_answer_that_does_not_come_in_time_is_not_known() {
         SendClient::new(channel(address).await).send_bonus(with(order("wait-5000"), &authorized)).await;
     assert_eq!(sent.unwrap_err().code(), Code::DeadlineExceeded);
     // The caller's own deadline is kept on our side, too (tonic's client also keeps it on its own, so by hand).
-    let started = Instant::now();
+    // Neither the server's own deadline nor the service ends the call within the minute that the answer may take.
+    let patient = self::running(ServeOptions { request_timeout_ms: 300_000, ..options() }).await;
     let (response, mut body, connection) =
-        open_stream_with(&running, GRPC_SEND, "application/grpc", Some("50m")).await;
-    let message = order("wait-5000").encode_to_vec();
+        open_stream_with(&patient, GRPC_SEND, "application/grpc", Some("50m")).await;
+    let message = order("held").encode_to_vec();
     let length = u8::try_from(message.len()).unwrap();
     body.send_data([&[0, 0, 0, 0, length], message.as_slice()].concat().into(), true).unwrap();
-    let answer = response.await.unwrap();
+    let answer = tokio::time::timeout(Duration::from_secs(60), response).await.unwrap().unwrap();
     assert_eq!(answer.headers()["grpc-status"], (Code::DeadlineExceeded as i32).to_string().as_str());
-    assert!(started.elapsed() < Duration::from_millis(900), "{:?}", started.elapsed());
     connection.abort();
     until("none is in flight", async || {
-        running.fake.in_flight.load(std::sync::atomic::Ordering::SeqCst) == 0
+        [&running, &patient]
+            .iter()
+            .all(|own| own.fake.in_flight.load(std::sync::atomic::Ordering::SeqCst) == 0)
     })
     .await;
 }

@@ -5,20 +5,46 @@
 #[allow(dead_code)] // each test binary uses some of it
 mod stage;
 
-use parking_lot::{Mutex, MutexGuard};
-use stage::{Mood, Setup, Stage, one_queue, request};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use std::time::{Duration, Instant};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use stage::{MINUTE, Mood, Setup, Stage, comes_true, one_queue, request, standing_clock, wait_until};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::Instant;
 use windfall_proto::v1::{Bonus, SendBonusRequest};
 use windfall_sdk::{SdkOptions, SendError, SpoolDurability};
 
 /// The switch is one for the process: one test at a time.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-/// Syncs of threads with this name are slow.
+/// Syncs of threads with this name wait until the test lets them go.
 const SLOW: &str = "slow-caller";
 
 fn alone() -> MutexGuard<'static, ()> {
     ONE_AT_A_TIME.lock()
+}
+
+/// A disk whose syncs wait until the test lets them go, so that it decides what happens meanwhile.
+#[derive(Default)]
+struct Disk {
+    is_let_go: Mutex<bool>,
+    let_go: Condvar,
+    /// Syncs that have begun.
+    begun: AtomicU64,
+}
+
+impl Disk {
+    /// Ends by itself after a minute, so that a test that has failed ends, too.
+    fn sync(&self) {
+        self.begun.fetch_add(1, SeqCst);
+        let until = Instant::now() + MINUTE;
+        let mut is_let_go = self.is_let_go.lock();
+        while !*is_let_go && !self.let_go.wait_until(&mut is_let_go, until).timed_out() {}
+    }
+
+    fn let_go(&self) {
+        *self.is_let_go.lock() = true;
+        self.let_go.notify_all();
+    }
 }
 
 fn synced(root: &std::path::Path, shards: usize) -> Setup {
@@ -43,75 +69,72 @@ fn a_slow_sync_of_one_caller_stops_no_other_one() {
     let _alone = alone();
     let root = tempfile::tempdir().unwrap();
     let stage = Stage::with_brokers(synced(root.path(), 2), &one_queue(), Mood::Store);
-    windfall_spool::sabotage::on_sync(|_| {
+    let disk = Arc::new(Disk::default());
+    let own = Arc::clone(&disk);
+    windfall_spool::sabotage::on_sync(move |_| {
         if std::thread::current().name() == Some(SLOW) {
-            std::thread::sleep(Duration::from_millis(300));
+            own.sync();
         }
         Ok(())
     });
-    let is_over = AtomicBool::new(false);
+    let arrived = || stage.arrived().into_iter().collect::<BTreeSet<_>>();
     std::thread::scope(|scope| {
         let slow = std::thread::Builder::new().name(SLOW.into());
-        let (stage, is_over) = (&stage, &is_over);
-        let slow = slow.spawn_scoped(scope, move || {
-            let mut sent = 0;
-            while !is_over.load(SeqCst) {
-                stage.sdk.send_bonus(&request(&format!("slow-{sent}"), 1)).unwrap();
-                sent += 1;
-            }
-            sent
-        });
-        std::thread::sleep(Duration::from_millis(50));
-        let mut took: Vec<_> = (0..1_000)
-            .map(|number| {
-                let began = Instant::now();
+        let slow = slow.spawn_scoped(scope, || stage.sdk.send_bonus(&request("slow", 1))).unwrap();
+        let has_begun = comes_true(|| disk.begun.load(SeqCst) == 1);
+        let others = scope.spawn(|| {
+            for number in 0..1_000 {
                 stage.sdk.send_bonus(&coin(&format!("quick-{number}"))).unwrap();
-                began.elapsed()
-            })
-            .collect();
-        took.sort();
-        let p99 = took[989];
-        println!("p99 of the others beside a sync of 300 ms: {p99:?}");
-        assert!(p99 < Duration::from_millis(150), "{p99:?}");
-        let arrived = || stage.arrived().iter().filter(|trade_no| trade_no.starts_with("quick-")).count();
-        let until = Instant::now() + Duration::from_secs(60);
-        while arrived() < 1_000 {
-            assert!(Instant::now() < until, "the pump waits for the disk: {} arrived", arrived());
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        is_over.store(true, SeqCst);
-        assert!(slow.unwrap().join().unwrap() > 0);
+            }
+        });
+        let have_returned = comes_true(|| others.is_finished());
+        let have_arrived = comes_true(|| arrived().len() >= 1_000);
+        let (before, still_waits) = (arrived(), !slow.is_finished());
+        disk.let_go();
+        assert!(has_begun && still_waits, "the slow caller waited for no sync");
+        assert!(have_returned, "callers of other packs wait for its sync");
+        assert!(have_arrived, "the pump waits for its sync: {} arrived", before.len());
+        assert!(!before.contains("slow"), "it was sent before the disk had it");
+        others.join().unwrap();
+        slow.join().unwrap().unwrap();
     });
     windfall_spool::sabotage::on_sync(|_| Ok(()));
+    wait_until("the slow one has arrived", || arrived().contains("slow"));
     stage.end();
 }
 
+/// They store their events while the first one's sync is under way: the next sync is for all of them.
 #[test]
 fn callers_of_one_pack_share_a_sync() {
+    const CALLERS: u64 = 8;
     let _alone = alone();
     let root = tempfile::tempdir().unwrap();
-    let stage = Stage::with_brokers(synced(root.path(), 1), &one_queue(), Mood::Store);
-    static SYNCS: AtomicU64 = AtomicU64::new(0);
-    SYNCS.store(0, SeqCst);
-    windfall_spool::sabotage::on_sync(|_| {
-        SYNCS.fetch_add(1, SeqCst);
-        std::thread::sleep(Duration::from_millis(20));
+    // The pack stays open until the test moves the clock.
+    let (now_ms, clock) = standing_clock();
+    let stage = Stage::with_clock(synced(root.path(), 1), &one_queue(), Mood::Store, clock);
+    let disk = Arc::new(Disk::default());
+    let own = Arc::clone(&disk);
+    windfall_spool::sabotage::on_sync(move |_| {
+        own.sync();
         Ok(())
     });
     std::thread::scope(|scope| {
-        for thread in 0..8 {
-            let stage = &stage;
-            scope.spawn(move || {
-                for number in 0..10 {
-                    stage.sdk.send_bonus(&request(&format!("o-{thread}-{number}"), 1)).unwrap();
-                }
-            });
+        let stage = &stage;
+        let callers: Vec<_> = (0..CALLERS)
+            .map(|caller| scope.spawn(move || stage.sdk.send_bonus(&request(&format!("o-{caller}"), 1))))
+            .collect();
+        let have_stored = comes_true(|| stage.sdk.stats().sent == CALLERS);
+        disk.let_go();
+        assert!(have_stored, "callers wait for the sync of another one before they store their event");
+        for caller in callers {
+            caller.join().unwrap().unwrap();
         }
     });
-    let syncs = SYNCS.load(SeqCst);
-    assert!(syncs < 60, "{syncs} syncs for 80 calls, eight at a time");
+    let syncs = disk.begun.load(SeqCst);
+    assert!(syncs <= 2, "{syncs} syncs for {CALLERS} calls");
     windfall_spool::sabotage::on_sync(|_| Ok(()));
-    stage.wait_for_events(80);
+    now_ms.fetch_add(1_000, SeqCst);
+    wait_until("all are in one pack", || stage.arrived().len() == 8 && stage.records().len() == 1);
     stage.end();
 }
 

@@ -34,7 +34,7 @@ async fn refused(options: RedisOptions) -> OpenRedisError {
     let began = Instant::now();
     let error = RedisStore::open(options).await.map(drop).unwrap_err();
     println!("{:?}: {error}", began.elapsed());
-    assert!(began.elapsed() < Duration::from_secs(15), "it took {:?}: {error}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(60), "it took {:?}: {error}", began.elapsed());
     error
 }
 

@@ -371,7 +371,8 @@ mod tests {
         let added = timers.add("shop", vec![task]).await.remove(0).unwrap();
         let Added::Stored(id) = added else { panic!("{added:?}") };
         assert!(!id.is_far(), "it is stored near, and nothing is lost");
-        assert!(began.elapsed() < Duration::from_secs(15));
+        // One that went round until its caller gave up would take 20 s, and all five of them more than a minute.
+        assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
         servers.abort_all();
     }
 

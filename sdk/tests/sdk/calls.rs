@@ -121,7 +121,7 @@ fn many_threads_at_once_every_ok_arrives_exactly_once() {
             });
         }
     });
-    assert_eq!(stage.sdk.close_blocking(Duration::from_secs(10)).packs_left, 0);
+    assert_eq!(stage.sdk.close_blocking(Duration::from_secs(60)).packs_left, 0);
     let mut expected: Vec<_> =
         (0..threads).flat_map(|thread| (0..each).map(move |number| format!("o-{thread}-{number}"))).collect();
     expected.sort();
@@ -156,7 +156,7 @@ fn an_ok_before_close_arrives_whoever_closes_meanwhile() {
                 })
                 .collect();
             std::thread::sleep(Duration::from_millis(3));
-            assert_eq!(stage.sdk.close_blocking(Duration::from_secs(10)).packs_left, 0);
+            assert_eq!(stage.sdk.close_blocking(Duration::from_secs(60)).packs_left, 0);
             senders.into_iter().flat_map(|sender| sender.join().unwrap()).collect()
         });
         taken.sort();

@@ -36,5 +36,5 @@ fn a_key_that_is_promoted_in_the_file_mints_when_others_have_had_time_to_learn_i
         std::thread::sleep(Duration::from_millis(20));
         minting == 2
     });
-    sdk.close_blocking(Duration::from_secs(10));
+    sdk.close_blocking(Duration::from_secs(60));
 }

@@ -129,7 +129,7 @@ fn under_changes_every_ok_arrives() {
         }
     });
     *stage.b.mood.lock() = Mood::Store;
-    assert_eq!(stage.sdk.close_blocking(Duration::from_secs(10)).packs_left, 0);
+    assert_eq!(stage.sdk.close_blocking(Duration::from_secs(60)).packs_left, 0);
     let arrived = stage.arrived();
     assert_eq!(arrived.len(), 4_500);
     assert!(arrived.is_sorted_by(|a, b| a < b), "each exactly once");

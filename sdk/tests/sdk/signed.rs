@@ -155,5 +155,5 @@ fn a_builder_says_what_is_wrong_with_its_signing_keys() {
     file.promote(id).unwrap();
     let sdk = build().unwrap();
     assert_eq!(sdk.stats().signing_key, u64::from(id));
-    sdk.close_blocking(std::time::Duration::from_secs(10));
+    sdk.close_blocking(std::time::Duration::from_secs(60));
 }

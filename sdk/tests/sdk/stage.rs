@@ -6,7 +6,7 @@ use prost::Message;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -22,6 +22,9 @@ use windfall_queue_virtual::{Fanout, FanoutOptions};
 use windfall_sdk::Signer;
 use windfall_sdk::{Inherited, Sdk, SdkOptions, SdkParts, SpoolMode};
 use windfall_token::KeyRing;
+
+/// The bound after which a test has failed, however busy the machine is.
+pub const MINUTE: Duration = Duration::from_secs(60);
 
 /// What a broker does with a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -260,7 +263,7 @@ impl Stage {
         let brokers = brokers(&a, &b);
         let (live, applier) = LiveRules::adjustable(windfall_config::parse_rules(text, None).unwrap(), None);
         let fanout = Arc::new(Fanout::open(&live.current(), brokers, quick(), clock.clone()).unwrap());
-        assert!(fanout.wait_until_open(Duration::from_secs(20)));
+        assert!(fanout.wait_until_open(MINUTE));
         let ring = KeyRing::ephemeral().unwrap();
         let tokens = Arc::new(Tokens::default());
         let parts = SdkParts {
@@ -279,7 +282,7 @@ impl Stage {
     /// Changes the rules, and waits until their topics are ready.
     pub fn change_rules(&self, text: &str) {
         self.apply_rules(text);
-        assert!(self.fanout.wait_until_open(Duration::from_secs(20)));
+        assert!(self.fanout.wait_until_open(MINUTE));
     }
 
     /// Changes the rules, and waits until they are in force.
@@ -325,7 +328,7 @@ impl Stage {
 
     /// Ends everything, as a process does that takes its leave.
     pub fn end(self) {
-        self.sdk.close_blocking(Duration::from_secs(10));
+        self.sdk.close_blocking(Duration::from_secs(60));
         self.fanout.close(Duration::from_secs(1));
     }
 
@@ -337,11 +340,35 @@ impl Stage {
 }
 
 pub fn wait_until(what: &str, done: impl Fn() -> bool) {
-    let until = Instant::now() + Duration::from_secs(20);
-    while !done() {
-        assert!(Instant::now() < until, "not in 20 s: {what}");
+    assert!(comes_true(done), "not in a minute: {what}");
+}
+
+/// Whether it is so within a minute.
+pub fn comes_true(is_so: impl Fn() -> bool) -> bool {
+    let until = Instant::now() + MINUTE;
+    while !is_so() {
+        if Instant::now() >= until {
+            return false;
+        }
         std::thread::sleep(Duration::from_millis(2));
     }
+    true
+}
+
+/// What a call returns that must not wait for what the test holds up meanwhile. One that waits for it has failed after a minute.
+pub fn comes_back<T: Send + 'static>(what: &str, call: impl FnOnce() -> T + Send + 'static) -> T {
+    let (done, answer) = sync_channel(1);
+    let calling = std::thread::spawn(move || drop(done.send(call())));
+    let answer = answer.recv_timeout(MINUTE).unwrap_or_else(|error| panic!("{what}: {error}"));
+    calling.join().unwrap();
+    answer
+}
+
+/// A clock that stands until the test moves it: its milliseconds, and the clock that reads them.
+pub fn standing_clock() -> (Arc<AtomicU64>, Clock) {
+    let now_ms = Arc::new(AtomicU64::new(1_800_000_000_000));
+    let read = Arc::clone(&now_ms);
+    (now_ms, Clock::from_unix_ms(move || read.load(SeqCst)))
 }
 
 pub fn request(trade_no: &str, user_id: i64) -> SendBonusRequest {

@@ -23,10 +23,13 @@ fn a_cluster_that_is_away_may_be_tried_for_ever() {
     let frozen = frozen.local_addr().unwrap().to_string();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     for servers in ["127.0.0.1:1", &frozen] {
+        // A handle that waited for its cluster would take five minutes.
+        let patient = KafkaOptions { connect_timeout_ms: 300_000, ..KafkaOptions::at(servers) };
         let began = Instant::now();
-        let broker = KafkaBroker::open(&KafkaOptions::at(servers)).unwrap();
+        drop(KafkaBroker::open(&patient).unwrap());
         println!("{servers}: the handle took {:?}", began.elapsed());
-        assert!(began.elapsed() < Duration::from_secs(1));
+        assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
+        let broker = KafkaBroker::open(&KafkaOptions::at(servers)).unwrap();
         let tries: [&dyn Fn() -> Option<OpenError>; 4] = [
             &|| broker.producer("t", Arc::new(Ledger::default())).err(),
             &|| runtime.block_on(broker.consumer("t", "g")).err(),
@@ -38,7 +41,7 @@ fn a_cluster_that_is_away_may_be_tried_for_ever() {
             let error = one();
             println!("{servers}, {number}: {error:?} after {:?}", began.elapsed());
             assert!(matches!(error, Some(OpenError::Unavailable(_))), "{error:?}");
-            assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+            assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
         }
         drop(broker);
         let options = KafkaOptions { connect_timeout_ms: 10, ..KafkaOptions::at(servers) };
@@ -61,7 +64,7 @@ fn a_cluster_that_is_away_may_be_tried_for_ever() {
     }
 }
 
-/// A cluster that starts after us, and one that was killed and comes back: each within 5 s, by who tries now and then.
+/// A cluster that starts after us, and one that was killed and comes back, by who tries now and then.
 #[test]
 #[ignore = "needs real servers: ./dev test runs it"]
 fn a_cluster_that_comes_is_taken_up() {
@@ -104,5 +107,4 @@ fn a_cluster_that_comes_is_taken_up() {
         println!("after the return: opened {opened:?}, stored {stored:?}, read {:?}", back.elapsed());
         reader.close().await;
     });
-    assert!(opened < Duration::from_secs(5), "{opened:?}");
 }

@@ -68,7 +68,8 @@ fn a_producer_outlives_its_broker() {
     let frozen = Instant::now();
     let slowest = send_all(&*producer, 2_000..6_000, &mut taken);
     println!("slowest send to a frozen broker: {slowest:?}");
-    assert!(slowest < Duration::from_millis(250), "a send took {slowest:?}");
+    // It is thawed after them: they have not waited for its answers.
+    assert!(frozen.elapsed() < PATIENCE, "4,000 sends took {:?}, one of them {slowest:?}", frozen.elapsed());
     wait_until("reports of a frozen broker", || ledger.reports().len() == taken.len());
     println!("all of it was reported {:?} after the freeze", frozen.elapsed());
     server.thaw().unwrap();
@@ -133,8 +134,8 @@ fn closing_on_a_frozen_broker_is_bounded() {
     let began = Instant::now();
     let open = producer.close(Duration::from_millis(500));
     println!("closed after {:?}, {open} open", began.elapsed());
-    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
-    assert_eq!(open, 500);
+    assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
+    assert_eq!(open, 500, "it has waited until they were given up");
     let reports = ledger.reports();
     let unknown = |report: &Vec<Delivery>| matches!(report[..], [Delivery::Unknown(_)]);
     assert_eq!(reports.values().filter(|report| unknown(report)).count(), 500);
