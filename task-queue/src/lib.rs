@@ -48,6 +48,7 @@ mod options;
 mod queues;
 #[cfg(feature = "redis")]
 pub mod redis;
+mod room;
 mod tokens;
 
 pub use http::{Closed, PoolParts, StartError, TaskQueues, start};

@@ -41,7 +41,8 @@ pub struct ApiOptions {
     pub idle_timeout_ms: u64,
     /// The time for a request's body, and for the caller to read its answer. 100 to 300,000, default 30,000.
     pub body_timeout_ms: u64,
-    /// The bytes of all request bodies in memory. At least 16 MiB, default 256 MiB. A call beyond is told to come again.
+    /// The bytes of all request bodies in memory, and as many again of answers to consumers. At least 16 MiB, default 256 MiB.
+    /// A call beyond is told to come again (503).
     pub bodies_bytes_max: usize,
     /// The bytes of one bulk call. 1 MiB to 64 MiB, default 16 MiB.
     pub bulk_bytes_max: usize,

@@ -220,3 +220,72 @@ async fn a_deleted_token_consumes_no_more_by_its_open_polls() {
     let job = wire.get("/api/n/kept?timeout=10&ttr=600").await;
     assert_eq!((job.status, &job.json()["remain_tries"]), (200, &json!(0)), "{job:?}");
 }
+
+/// A consume call took 4 MiB from each shard, and held all of it until its caller had read it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_has_no_more_bytes_for_each_shard_that_has_jobs() {
+    let dir = tempfile::tempdir().unwrap();
+    let Served { wire, queues: _queues, .. } =
+        serve(&[("default", open(&dir, 8))], ApiOptions::default()).await;
+    let body = "x".repeat(1 << 20);
+    for _ in 0..24 {
+        assert_eq!(wire.put("/api/n/long", &body).await.status, 201);
+    }
+    let (mut taken, mut calls) = (0, 0);
+    while taken < 24 {
+        let reply = wire.get("/api/n/long?count=100&ttr=600").await;
+        assert_eq!(reply.status, 200, "{taken} of 24 jobs came");
+        let jobs = reply.json().as_array().unwrap().len();
+        // 4 MiB, and what the last shard had besides.
+        assert!(jobs <= 9, "{jobs} jobs of 1 MiB in one answer");
+        taken += jobs;
+        calls += 1;
+    }
+    assert!(calls >= 3);
+    assert_eq!(wire.get("/api/n/long?count=100").await.status, 404);
+}
+
+/// A consumer that asks for much and reads nothing.
+async fn hoard(queues: &windfall_task_queue::TaskQueues, path: &str) -> TcpStream {
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(16 << 10).unwrap();
+    let mut stream = socket.connect(queues.api_address()).await.unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nhost: h\r\nx-token: {TOKEN}\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    stream
+}
+
+/// Nothing bounded the answers of consumers that do not read them: a hundred of them took all memory.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_that_nobody_reads_leave_the_jobs_in_the_store() {
+    let dir = tempfile::tempdir().unwrap();
+    let options =
+        ApiOptions { bodies_bytes_max: 16 << 20, body_timeout_ms: 300_000, ..ApiOptions::default() };
+    let Served { wire, queues, .. } = serve(&[("default", open(&dir, 1))], options).await;
+    let body = "x".repeat(1 << 20);
+    for _ in 0..20 {
+        assert_eq!(wire.put("/api/n/long", &body).await.status, 201);
+    }
+    let size = async || wire.get("/api/n/long/size").await.json()["size"].as_u64().unwrap();
+    let mut hoards = Vec::new();
+    for left in [15, 10, 5] {
+        hoards.push(hoard(&queues, "/api/n/long?count=100&ttr=600").await);
+        let began = Instant::now();
+        while size().await != left {
+            assert!(began.elapsed() < Duration::from_secs(60), "{} jobs are left", size().await);
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+    // 15 MiB of bodies are 20 MiB of answers.
+    let refused = wire.get("/api/n/long?ttr=600").await;
+    let error = json!({ "error": "too many answers are in memory, please retry later" });
+    assert_eq!((refused.status, refused.json()), (503, error));
+    assert_eq!(size().await, 5, "nothing was taken for it");
+    assert_eq!(wire.put("/api/n/other", "x").await.status, 201, "publishers have room of their own");
+    drop(hoards);
+    let began = Instant::now();
+    while wire.get("/api/n/long?ttr=600").await.status != 200 {
+        assert!(began.elapsed() < Duration::from_secs(60), "there is no room again");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}

@@ -197,8 +197,8 @@ impl Api {
             // The token may be gone since the poll began; what was taken is given back then.
             authenticate(pool, known.namespace(), token).await?;
         }
-        let answer = answers::delivered(got.jobs(), count > 1);
-        got.claim();
+        let mut answer = answers::delivered(got.jobs(), count > 1);
+        answers::keep(&mut answer, got.claim());
         Ok(answer)
     }
 }

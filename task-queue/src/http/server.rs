@@ -1,13 +1,14 @@
 //! The listeners of both APIs: they accept connections, bound them, and stop in order.
 
 use super::admin::{Admin, logged_path};
-use super::answers::Answer;
+use super::answers::{self, Answer};
 use super::api::Api;
 use super::body::BodyRoom;
 use super::written::{Awaited, Turns, Written};
 use crate::metrics::QueueCounters;
 use crate::options::{ApiOptions, WrongOption};
 use crate::queues::{FarJobs, PollLimits, Queues};
+use crate::room::Room;
 use crate::tokens::Tokens;
 use http::{HeaderName, HeaderValue, Request, Response};
 use hyper::body::Incoming;
@@ -121,9 +122,11 @@ pub async fn start(
     let api_listener = listen(options.listen).await?;
     let admin_listener = listen(options.admin_listen).await?;
     let limits = PollLimits { all_max: options.polls_max, token_max: options.polls_of_token_max };
+    let answers = Room::new(options.bodies_bytes_max);
     let open = |(name, parts): (String, PoolParts)| {
         let counters = QueueCounters::new(options.metrics_queues_max);
-        let queues = Queues::start(parts.store, parts.far, Arc::clone(&counters), limits);
+        let queues =
+            Queues::start(parts.store, parts.far, Arc::clone(&counters), limits, Arc::clone(&answers));
         (name, Pool { queues, tokens: Tokens::new(parts.tokens, clock.clone()), counters })
     };
     let pools = pools.into_iter().map(open).collect();
@@ -285,9 +288,9 @@ async fn serve(
         let (shared, turns) = (Arc::clone(&shared), own.clone());
         turns.call_begins();
         async move {
-            let answer = shared.answer(request, peer, is_admin).await;
-            let now_ns = shared.clock.monotonic_ns();
-            Ok::<Response<Written>, Infallible>(answer.map(|body| turns.answer(body, now_ns)))
+            let mut answer = shared.answer(request, peer, is_admin).await;
+            let (room, now_ns) = (answers::kept(&mut answer), shared.clock.monotonic_ns());
+            Ok::<Response<Written>, Infallible>(answer.map(|body| turns.answer(body, room, now_ns)))
         }
     });
     let mut looks = tokio::time::interval(LOOK_EVERY.min(idle));

@@ -12,6 +12,7 @@ mod tending;
 use crate::gather::{Gather, GatherError, bytes_of};
 use crate::health::Health;
 use crate::metrics::QueueCounters;
+use crate::room::Room;
 use calls::{NewPiece, TakenPiece};
 use deliveries::Giving;
 use parking_lot::Mutex;
@@ -55,6 +56,8 @@ pub(crate) struct Wanted {
 pub(crate) enum QueueError {
     /// Too many calls wait for the store.
     Busy,
+    /// There is no memory for the answer.
+    NoRoom,
     /// Too many consumers poll.
     TooManyPolls,
     /// Too many consumers poll with one token.
@@ -97,6 +100,8 @@ struct Inner {
     taking: Gather<Take, TakenPiece>,
     removing: Gather<(QueueName, JobId), bool>,
     giving: Arc<Giving>,
+    /// The memory of what is on its way to consumers.
+    answers: Arc<Room>,
     looking: Gather<Vec<QueueName>, Vec<QueueCounts>>,
     polls: Polls,
     counters: Arc<QueueCounters>,
@@ -112,17 +117,19 @@ impl Queues {
         far: Option<FarJobs>,
         counters: Arc<QueueCounters>,
         limits: PollLimits,
+        answers: Arc<Room>,
     ) -> Self {
         let health = Health::new(store.shards());
         let start = || Arc::clone(&health);
         let giving = Arc::new(Gather::start(start(), calls::giving(&store)));
         let inner = Arc::new(Inner {
             publishing: Gather::start(start(), calls::publishing(&store)),
-            taking: Gather::start(start(), calls::taking(&store, &giving)),
+            taking: Gather::start(start(), calls::taking(&store, &giving, &answers)),
             removing: Gather::start(start(), calls::removing(&store)),
             looking: Gather::start(start(), calls::looking(&store)),
             health: start(),
             giving,
+            answers,
             store,
             far,
             polls: Polls::new(limits),
@@ -350,7 +357,7 @@ impl Inner {
         count: usize,
         ttr_s: u32,
     ) -> Result<Deliveries, QueueError> {
-        let mut got = Deliveries::new(Vec::new(), &self.giving);
+        let mut got = Deliveries::new(Vec::new(), &self.giving, &self.answers);
         if let [queue] = queues {
             // A busy queue has jobs in each shard, so the first look is mostly the last.
             let shard = Shard(self.random_shard());
@@ -359,19 +366,19 @@ impl Inner {
                 if self.store.shards() == 1 {
                     return asked.map(|()| got);
                 }
-                // Busy is busy everywhere.
-                if asked == Err(QueueError::Busy) {
-                    return Err(QueueError::Busy);
+                // Busy is busy everywhere, and there is one room.
+                if let Err(error @ (QueueError::Busy | QueueError::NoRoom)) = asked {
+                    return Err(error);
                 }
             }
-            if got.jobs().len() >= count {
+            if got.is_enough(count) {
                 return Ok(got);
             }
         }
         let looks = self.look(queues).await?;
         for (at, queue) in queues.iter().enumerate() {
             for (shard, counts) in &looks {
-                if got.jobs().len() < count
+                if !got.is_enough(count)
                     && counts[at].ready > 0
                     && let Err(error) = self.take_from(*shard, queue, count, ttr_s, &mut got).await
                     && looks.len() == 1
@@ -407,8 +414,11 @@ impl Inner {
                 Err(_) if !got.jobs().is_empty() => return Ok(()),
                 Err(error) => return Err(error.into()),
             };
+            if taken.is_refused {
+                return if got.jobs().is_empty() { Err(QueueError::NoRoom) } else { Ok(()) };
+            }
             got.add(taken.deliveries);
-            if !taken.is_cut || got.jobs().len() >= count {
+            if !taken.is_cut || got.is_enough(count) {
                 break;
             }
         }

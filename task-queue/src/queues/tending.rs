@@ -195,6 +195,7 @@ mod tests {
     use super::*;
     use crate::embedded::{EmbeddedJobs, EmbeddedJobsOptions};
     use crate::metrics::QueueCounters;
+    use crate::room::Room;
     use windfall_contract::Clock;
     use windfall_contract::task_queue::{JobStore, NewJobs};
 
@@ -225,7 +226,8 @@ mod tests {
         let options = EmbeddedJobsOptions { shards: 2, ..EmbeddedJobsOptions::default() };
         let store = EmbeddedJobs::open(dir.path(), &options, Clock::system()).unwrap();
         let limits = PollLimits { all_max: 1, token_max: 1 };
-        let queues = Queues::start(Arc::clone(&store) as _, None, QueueCounters::new(2), limits);
+        let queues =
+            Queues::start(Arc::clone(&store) as _, None, QueueCounters::new(2), limits, Room::new(1 << 20));
         let look = async || {
             find_queues(&queues.inner).await;
             measure_once(&queues.inner).await;
