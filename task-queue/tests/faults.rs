@@ -30,6 +30,8 @@ struct Faulty {
     next: AtomicU8,
     /// Its last shard does not answer.
     is_half_away: AtomicBool,
+    /// It lets no job go, and says how many there are.
+    keeps_jobs: AtomicBool,
     /// Publishing waits.
     hangs: AtomicBool,
     /// How often it was asked to publish.
@@ -44,6 +46,7 @@ impl Faulty {
             inner,
             next: AtomicU8::new(0),
             is_half_away: AtomicBool::new(false),
+            keeps_jobs: AtomicBool::new(false),
             hangs: AtomicBool::new(false),
             publishes: AtomicU64::new(0),
             looks: AtomicU64::new(0),
@@ -124,6 +127,9 @@ impl JobStore for Faulty {
     async fn take(&self, shard: Shard, batch: &[Take]) -> Result<(u64, Vec<TakenJobs>), JobStoreError> {
         self.refuses()?;
         self.reaches(shard)?;
+        if self.keeps_jobs.load(SeqCst) {
+            return Err(JobStoreError::Unavailable("it lets no job go".into()));
+        }
         let taken = self.inner.take(shard, batch).await?;
         self.loses().map(|()| taken)
     }
@@ -332,6 +338,31 @@ async fn a_shard_that_is_away_holds_up_no_other_one() {
     assert_eq!(wire.get("/api/n/q/size").await.status, 500, "a size that leaves out a part would be a lie");
     store.is_half_away.store(false, SeqCst);
     assert_eq!(wire.get("/api/n/q/size").await.status, 200);
+}
+
+/// With several shards, a consumer was told that there is no job where the store had not let any go.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_consumer_hears_that_no_job_could_be_taken_and_not_that_there_is_none() {
+    for shards in [1, 3] {
+        let dir = tempfile::tempdir().unwrap();
+        let options = EmbeddedJobsOptions { shards, ..EmbeddedJobsOptions::default() };
+        let store = Faulty::new(EmbeddedJobs::open(dir.path(), &options, Clock::system()).unwrap());
+        let Served { wire, queues: _queues, .. } =
+            serve(&[("default", Arc::clone(&store))], ApiOptions::default()).await;
+        assert_eq!(wire.put("/api/n/q", "body").await.status, 201);
+        store.keeps_jobs.store(true, SeqCst);
+        for path in ["/api/n/q", "/api/n/other,q", "/api/n/q?count=9&timeout=30"] {
+            let refused = wire.get(path).await;
+            assert_eq!(
+                (refused.status, refused.json()),
+                (500, serde_json::json!({ "error": "internal error" })),
+                "{path} of {shards} shards"
+            );
+        }
+        store.keeps_jobs.store(false, SeqCst);
+        assert_eq!(wire.get("/api/n/other,q").await.status, 200);
+        assert_eq!(wire.get("/api/n/other,q").await.status, 404);
+    }
 }
 
 /// The gauges left out what a shard held that was away, so that alerts ended and workers went while its jobs waited.

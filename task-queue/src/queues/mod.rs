@@ -350,7 +350,8 @@ impl Inner {
         u16::try_from(hasher.finish() % u64::from(end.max(1))).unwrap_or(0)
     }
 
-    /// Takes what is ready now. Shards that do not answer are passed over, unless none does.
+    /// Takes what is ready now. Shards that do not answer are passed over, unless none does. Where nothing came and a shard that
+    /// answers has refused to let jobs go, that is the answer: nobody knows that there is none.
     async fn take_now(
         &self,
         queues: &[QueueName],
@@ -358,6 +359,7 @@ impl Inner {
         ttr_s: u32,
     ) -> Result<Deliveries, QueueError> {
         let mut got = Deliveries::new(Vec::new(), &self.giving, &self.answers);
+        let mut refused = None;
         if let [queue] = queues {
             // A busy queue has jobs in each shard, so the first look is mostly the last.
             let shard = Shard(self.random_shard());
@@ -366,9 +368,11 @@ impl Inner {
                 if self.store.shards() == 1 {
                     return asked.map(|()| got);
                 }
-                // Busy is busy everywhere, and there is one room.
-                if let Err(error @ (QueueError::Busy | QueueError::NoRoom)) = asked {
-                    return Err(error);
+                match asked {
+                    Ok(()) => {}
+                    // Busy is busy everywhere, and there is one room.
+                    Err(error @ (QueueError::Busy | QueueError::NoRoom)) => return Err(error),
+                    Err(error) => refused = Some((shard, error)),
                 }
             }
             if got.is_enough(count) {
@@ -376,18 +380,22 @@ impl Inner {
             }
         }
         let looks = self.look(queues).await?;
+        // One that does not answer a look either is away, and passed over.
+        let mut refused = refused.filter(|(shard, _)| looks.iter().any(|(own, _)| own == shard));
         for (at, queue) in queues.iter().enumerate() {
             for (shard, counts) in &looks {
                 if !got.is_enough(count)
                     && counts[at].ready > 0
                     && let Err(error) = self.take_from(*shard, queue, count, ttr_s, &mut got).await
-                    && looks.len() == 1
                 {
-                    return Err(error);
+                    refused = Some((*shard, error));
                 }
             }
         }
-        Ok(got)
+        match refused {
+            Some((_, error)) if got.jobs().is_empty() => Err(error),
+            _ => Ok(got),
+        }
     }
 
     /// Whether a shard is asked that need not be.
