@@ -212,6 +212,11 @@ impl QueueCounters {
         self.pool.expired.fetch_add(tended.expired, Relaxed);
     }
 
+    /// Jobs that somebody who wanted to take them found over.
+    pub(crate) fn expired(&self, jobs: u64) {
+        self.pool.expired_waiting.fetch_add(jobs, Relaxed);
+    }
+
     pub(crate) fn swept(&self, shard: Shard, swept: &Swept) {
         self.pool.expired_waiting.fetch_add(swept.expired, Relaxed);
         let mut by_shard = self.far_removals.lock();

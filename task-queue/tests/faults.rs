@@ -32,6 +32,8 @@ struct Faulty {
     is_half_away: AtomicBool,
     /// It lets no job go, and says how many there are.
     keeps_jobs: AtomicBool,
+    /// Nothing is swept away.
+    is_unswept: AtomicBool,
     /// Publishing waits.
     hangs: AtomicBool,
     /// How often it was asked to publish.
@@ -47,6 +49,7 @@ impl Faulty {
             next: AtomicU8::new(0),
             is_half_away: AtomicBool::new(false),
             keeps_jobs: AtomicBool::new(false),
+            is_unswept: AtomicBool::new(false),
             hangs: AtomicBool::new(false),
             publishes: AtomicU64::new(0),
             looks: AtomicU64::new(0),
@@ -195,6 +198,9 @@ impl JobStore for Faulty {
     }
 
     async fn sweep(&self, shard: Shard, cursor: u64) -> Result<Swept, JobStoreError> {
+        if self.is_unswept.load(SeqCst) {
+            return Ok(Swept::default());
+        }
         self.inner.sweep(shard, cursor).await
     }
 
@@ -363,6 +369,22 @@ async fn a_consumer_hears_that_no_job_could_be_taken_and_not_that_there_is_none(
         assert_eq!(wire.get("/api/n/other,q").await.status, 200);
         assert_eq!(wire.get("/api/n/other,q").await.status, 404);
     }
+}
+
+/// Jobs that a consumer found over were not counted, and those that nobody asked for alone were.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn jobs_that_a_consumer_finds_over_are_counted_as_expired() {
+    let dir = tempfile::tempdir().unwrap();
+    let inner = EmbeddedJobs::open(dir.path(), &EmbeddedJobsOptions::default(), Clock::system()).unwrap();
+    let store = Faulty::new(inner);
+    store.is_unswept.store(true, SeqCst);
+    let Served { wire, queues, .. } = serve(&[("default", Arc::clone(&store))], ApiOptions::default()).await;
+    let counters = Arc::clone(&queues.counters()[0].1);
+    assert_eq!(wire.put("/api/n/q/bulk?ttl=1", "[1, 2, 3]").await.status, 201);
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    assert_eq!(counters.pool().expired_waiting, 0);
+    assert_eq!(wire.get("/api/n/q").await.status, 404);
+    assert_eq!(counters.pool().expired_waiting, 3);
 }
 
 /// The gauges left out what a shard held that was away, so that alerts ended and workers went while its jobs waited.

@@ -96,6 +96,8 @@ pub struct TakenJobs {
     pub jobs: Vec<TakenJob>,
     /// How many jobs of the queue are still ready in the shard.
     pub ready_left: u64,
+    /// Jobs that it came upon whose ttl had ended, and that are gone.
+    pub expired: u64,
     /// Whether the call ended before it had looked at all that is ready: ask again.
     pub is_cut: bool,
 }

@@ -158,6 +158,7 @@ pub(super) fn take(
         let record = pop(step, &take.queue, next);
         looked.add(&record);
         if is_expired(&record, step.now_ms) {
+            taken.expired += 1;
             continue;
         }
         let tries_left = record.tries_left.saturating_sub(1);

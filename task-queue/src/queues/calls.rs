@@ -2,6 +2,7 @@
 
 use super::deliveries::{Deliveries, Delivery, Giving};
 use crate::gather::Call;
+use crate::metrics::QueueCounters;
 use crate::room::Room;
 use std::sync::Arc;
 use windfall_contract::task_queue::{JobId, JobStore, Lease, NewJobs, QueueCounts, QueueName, Take};
@@ -76,10 +77,13 @@ pub(super) fn taking(
     store: &Arc<dyn JobStore>,
     giving: &Arc<Giving>,
     room: &Arc<Room>,
+    counters: &Arc<QueueCounters>,
 ) -> Call<Take, TakenPiece> {
     let (store, giving, room) = (Arc::clone(store), Arc::clone(giving), Arc::clone(room));
+    let counters = Arc::clone(counters);
     Box::new(move |shard, items: Vec<Take>| {
         let (store, giving, room) = (Arc::clone(&store), Arc::clone(&giving), Arc::clone(&room));
+        let counters = Arc::clone(&counters);
         Box::pin(async move {
             let piece = |jobs, is_cut, is_refused| {
                 let deliveries = Deliveries::new(jobs, &giving, &room);
@@ -89,6 +93,7 @@ pub(super) fn taking(
                 return Ok(items.iter().map(|_| piece(Vec::new(), false, true)).collect());
             }
             let (now_ms, taken) = store.take(shard, &items).await?;
+            counters.expired(taken.iter().map(|taken| taken.expired).sum());
             let pieces = items.into_iter().zip(taken).map(|(Take { queue, ttr_s, .. }, taken)| {
                 let end_ms = Lease::end_ms(now_ms, ttr_s);
                 let delivery = |job| Delivery { queue: queue.clone(), job, now_ms, end_ms };

@@ -124,7 +124,7 @@ impl Queues {
         let giving = Arc::new(Gather::start(start(), calls::giving(&store)));
         let inner = Arc::new(Inner {
             publishing: Gather::start(start(), calls::publishing(&store)),
-            taking: Gather::start(start(), calls::taking(&store, &giving, &answers)),
+            taking: Gather::start(start(), calls::taking(&store, &giving, &answers, &counters)),
             removing: Gather::start(start(), calls::removing(&store)),
             looking: Gather::start(start(), calls::looking(&store)),
             health: start(),

@@ -374,9 +374,10 @@ impl JobStore for RedisJobs {
         let mut answer = answer.into_iter();
         let now_ms = number(&answer.next().unwrap_or(Value::Nil))?;
         let taken = answer.map(|one| {
-            let [ready_left, is_cut, jobs] = parts(one)?;
+            let [ready_left, is_cut, jobs, expired] = parts(one)?;
             let jobs = array(jobs)?.into_iter().map(held).collect::<Result<_, _>>()?;
-            Ok(TakenJobs { jobs, ready_left: count(&ready_left)?, is_cut: number::<u8>(&is_cut)? == 1 })
+            let (ready_left, expired) = (count(&ready_left)?, count(&expired)?);
+            Ok(TakenJobs { jobs, ready_left, expired, is_cut: number::<u8>(&is_cut)? == 1 })
         });
         Ok((now_ms, taken.collect::<Result<_, JobStoreError>>()?))
     }

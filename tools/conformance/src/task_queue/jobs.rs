@@ -95,9 +95,21 @@ async fn expiry(fixture: &dyn Fixture) -> Result<(), String> {
     fixture.wait_ms(1_300).await;
     let head = case.store.peek(case.shard, &case.queue).await.map_err(said)?;
     holds("an expired head is shown as such", head.is_some_and(|head| head.is_expired()))?;
-    same("taken", &bodies(&case.take(1, 60).await?), &vec!["here".to_owned()])?;
-    case.take(9, 60).await?;
-    case.has("after", 0, 0, 0).await
+    let (_, first) = case.take_at(1, 60).await?;
+    same("taken", &bodies(&first.jobs), &vec!["here".to_owned()])?;
+    let (_, rest) = case.take_at(9, 60).await?;
+    same("those that are over are counted", &(first.expired, rest.expired), &(2, 1))?;
+    case.has("after", 0, 0, 0).await?;
+    // One that somebody had is counted as well.
+    case.publish(NewJobs { ttl_s: 3, ..case.jobs(&["back"]) }).await?;
+    let (now_ms, taken) = case.take_at(1, 600).await?;
+    let id = taken.jobs.first().map(|job| job.id).ok_or("it was not taken")?;
+    let lease = Lease { queue: case.queue.clone(), id, end_ms: Lease::end_ms(now_ms, 600) };
+    case.store.give_back(case.shard, &[lease]).await.map_err(said)?;
+    fixture.wait_ms(3_100).await;
+    let (_, none) = case.take_at(1, 600).await?;
+    same("one that was given back", &(none.jobs.len(), none.expired), &(0, 1))?;
+    case.has("at last", 0, 0, 0).await
 }
 
 async fn deletion(fixture: &dyn Fixture) -> Result<(), String> {
