@@ -289,3 +289,28 @@ async fn answers_that_nobody_reads_leave_the_jobs_in_the_store() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
+
+/// A body may take its time: what it was to be published with was asked before it came, and not after.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deleted_token_publishes_no_more_by_a_body_that_is_still_coming() {
+    let dir = tempfile::tempdir().unwrap();
+    let Served { wire, admin, queues } = serve(&[("default", open(&dir, 2))], ApiOptions::default()).await;
+    for (path, body) in [("/api/n/kept", "body"), ("/api/n/kept/bulk", "[1, 2]")] {
+        let token = admin.post("/token/n?description=x", "").await.text("token");
+        let mut stream = TcpStream::connect(queues.api_address()).await.unwrap();
+        let head = format!(
+            "PUT {path} HTTP/1.1\r\nhost: h\r\nconnection: close\r\nexpect: 100-continue\r\nx-token: {token}\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
+        stream.write_all(head.as_bytes()).await.unwrap();
+        // The server asks for the body when it has found the token good.
+        let mut asks = [0; 25];
+        stream.read_exact(&mut asks).await.unwrap();
+        assert!(asks.starts_with(b"HTTP/1.1 100"), "{}", String::from_utf8_lossy(&asks));
+        assert_eq!(admin.delete(&format!("/token/n/{token}")).await.status, 204);
+        stream.write_all(body.as_bytes()).await.unwrap();
+        let refused = api::Wire::end(stream).await;
+        assert_eq!((refused.status, refused.json()), (401, json!({ "error": "invalid token" })), "{path}");
+    }
+    assert_eq!(wire.get("/api/n/kept/size").await.json()["size"], 0);
+}

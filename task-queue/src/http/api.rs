@@ -1,7 +1,7 @@
 //! The queue API.
 
 use super::answers::{self, Answer, Refused, error, json, value};
-use super::body::BodyRoom;
+use super::body::{BodyRoom, ReadBody};
 use super::request::{ConsumeTerms, PublishTerms, Query, dead_limit, decode, respawn_ttl_s, split_token};
 use super::server::Pool;
 use crate::options::{
@@ -9,6 +9,7 @@ use crate::options::{
     CONSUME_COUNT_MAX, CONSUME_QUEUES_MAX,
 };
 use crate::queues::Wanted;
+use crate::room::Taken;
 use crate::tokens::{KnownToken, Use};
 use bytes::Bytes;
 use http::request::Parts;
@@ -134,9 +135,11 @@ impl Api {
             return Err(Refused::new(StatusCode::TOO_MANY_REQUESTS, what));
         }
         match route {
-            Route::Publish => self.publish(pool, &queues[0], &query, (head, body), None).await,
-            Route::Replace(id) => self.publish(pool, &queues[0], &query, (head, body), Some(&id)).await,
-            Route::Bulk => self.publish_bulk(pool, &queues[0], &query, (head, body)).await,
+            Route::Publish => self.publish(pool, &queues[0], &query, token, (head, body), None).await,
+            Route::Replace(id) => {
+                self.publish(pool, &queues[0], &query, token, (head, body), Some(&id)).await
+            }
+            Route::Bulk => self.publish_bulk(pool, &queues[0], &query, token, (head, body)).await,
             Route::Consume => self.consume(pool, queues, &query, token, &known).await,
             other => on_queue(pool, &queues[0], &query, other).await,
         }
@@ -147,12 +150,13 @@ impl Api {
         pool: &Pool,
         queue: &QueueName,
         query: &Query<'_>,
+        token: &str,
         (head, body): (&Parts, Incoming),
         replaced: Option<&str>,
     ) -> Result<Answer, Refused> {
         let terms = PublishTerms::of(query)?;
         let (is_versioned, attributes) = attributes(&head.headers);
-        let (body, room) = self.bodies.read(body, BODY_MAX_BYTES).await?;
+        let (body, room) = self.body(pool, queue, token, body, BODY_MAX_BYTES).await?;
         let jobs = new_jobs(queue, terms, is_versioned, attributes, vec![body]);
         let old = replaced.and_then(|id| id.parse::<JobId>().ok());
         // A caller that hangs up does not free memory that the store still waits for.
@@ -171,14 +175,32 @@ impl Api {
         pool: &Pool,
         queue: &QueueName,
         query: &Query<'_>,
+        token: &str,
         (head, body): (&Parts, Incoming),
     ) -> Result<Answer, Refused> {
         let terms = PublishTerms::of(query)?;
         let (is_versioned, attributes) = attributes(&head.headers);
-        let (body, room) = self.bodies.read(body, self.options.bulk_bytes_max).await?;
+        let (body, room) = self.body(pool, queue, token, body, self.options.bulk_bytes_max).await?;
         let jobs = new_jobs(queue, terms, is_versioned, attributes, bulk_bodies(&body)?);
         let ids = pool.queues.publish(jobs, Box::new(room)).await?;
         Ok(answers::published_all(&ids))
+    }
+
+    /// A publish's body, and its memory.
+    async fn body(
+        &self,
+        pool: &Pool,
+        queue: &QueueName,
+        token: &str,
+        body: Incoming,
+        bytes_max: usize,
+    ) -> Result<(Bytes, Taken), Refused> {
+        let ReadBody { bytes, room, was_awaited } = self.bodies.read(body, bytes_max).await?;
+        if was_awaited {
+            // The token may be gone since the call began.
+            authenticate(pool, queue.namespace(), token).await?;
+        }
+        Ok((bytes, room))
     }
 
     async fn consume(

@@ -15,6 +15,15 @@ pub(super) struct BodyRoom {
     timeout: Duration,
 }
 
+/// A whole body.
+pub(super) struct ReadBody {
+    pub(super) bytes: Bytes,
+    /// The memory that it takes.
+    pub(super) room: Taken,
+    /// It had not come together with its head, and was waited for.
+    pub(super) was_awaited: bool,
+}
+
 /// Why a body was not read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BodyError {
@@ -34,17 +43,18 @@ impl BodyRoom {
         self: &Arc<Self>,
         body: Incoming,
         bytes_max: usize,
-    ) -> Result<(Bytes, Taken), BodyError> {
+    ) -> Result<ReadBody, BodyError> {
         if body.size_hint().lower() > bytes_max as u64 {
             return Err(BodyError::TooLarge);
         }
         let mut reading = std::pin::pin!(self.read_all(body, bytes_max));
+        let whole = |(bytes, room), was_awaited| ReadBody { bytes, room, was_awaited };
         // Most bodies have come together with their heads, and need no timer.
         if let Poll::Ready(read) = poll_fn(|context| Poll::Ready(reading.as_mut().poll(context))).await {
-            return read;
+            return read.map(|read| whole(read, false));
         }
         match tokio::time::timeout(self.timeout, reading).await {
-            Ok(read) => read,
+            Ok(read) => read.map(|read| whole(read, true)),
             Err(_) => Err(BodyError::TooSlow),
         }
     }
