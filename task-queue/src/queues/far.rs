@@ -43,9 +43,14 @@ impl From<FarTimersError> for QueueError {
 }
 
 impl Inner {
+    /// Whether jobs are for later.
+    pub(super) fn are_far(&self, jobs: &NewJobs) -> bool {
+        self.far.as_ref().is_some_and(|far| jobs.delay_s > far.horizon_s)
+    }
+
     /// Publishes jobs as timers, if they are for later; else it returns them.
     pub(super) async fn publish_far(&self, jobs: NewJobs) -> Result<Result<Vec<JobId>, NewJobs>, QueueError> {
-        let Some(far) = self.far.as_ref().filter(|far| jobs.delay_s > far.horizon_s) else {
+        let Some(far) = self.far.as_ref().filter(|_| self.are_far(&jobs)) else {
             return Ok(Err(jobs));
         };
         // The store's clock, and not this host's, says when a job was published, and so when it is due.

@@ -22,7 +22,8 @@ use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
-use tokio::task::JoinHandle;
+use tokio::sync::oneshot;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 use windfall_contract::due::Shard;
 use windfall_contract::task_queue::{
@@ -38,6 +39,8 @@ pub(crate) use polls::PollLimits;
 const GIVE_BACK_WITHIN: Duration = Duration::from_secs(2);
 /// How often a call that finds nothing but jobs that are over asks again, at most.
 const CUT_MAX: usize = 1_000;
+/// Calls that publish far jobs at a time at most; one more is told to come again.
+const FAR_PUBLISHING_MAX: usize = 16_384;
 
 /// What a consumer asks for.
 #[derive(Debug, Clone)]
@@ -95,6 +98,8 @@ pub(crate) struct Queues {
 struct Inner {
     store: Arc<dyn JobStore>,
     far: Option<FarJobs>,
+    /// The calls that publish far jobs, which go on though their callers hang up.
+    far_publishing: Mutex<JoinSet<()>>,
     health: Arc<Health>,
     publishing: Gather<NewPiece, Vec<JobId>>,
     taking: Gather<Take, TakenPiece>,
@@ -132,6 +137,7 @@ impl Queues {
             answers,
             store,
             far,
+            far_publishing: Mutex::default(),
             polls: Polls::new(limits),
             counters,
             leaving: CancellationToken::new(),
@@ -150,13 +156,17 @@ impl Queues {
     /// Gives back what has reached nobody, and ends its tasks.
     pub(crate) async fn close(&self) {
         self.leave();
+        let mut far_publishing = std::mem::take(&mut *self.inner.far_publishing.lock());
         // What is still being taken comes back to nobody, and has to be given back too.
         let close = async {
             self.inner.taking.close().await;
             self.inner.giving.close().await;
+            while far_publishing.join_next().await.is_some() {}
         };
         if tokio::time::timeout(GIVE_BACK_WITHIN, close).await.is_err() {
-            tracing::warn!("the store was too slow to take back jobs; they are ready when their ttr ends");
+            tracing::warn!(
+                "the store was too slow to take back jobs, which are ready when their ttr ends, or to publish jobs for later"
+            );
         }
         let keeper = self.keeper.lock().take();
         if let Some(keeper) = keeper {
@@ -170,12 +180,12 @@ impl Queues {
     /// answered, whether or not the caller waits for it.
     pub(crate) async fn publish(&self, jobs: NewJobs, kept: Kept) -> Result<Vec<JobId>, QueueError> {
         let (queue, delay_s) = (jobs.queue.clone(), jobs.delay_s);
-        let jobs = match self.inner.publish_far(jobs).await? {
+        let (jobs, kept) = match self.publish_far(jobs, kept).await? {
             Ok(ids) => {
                 self.inner.counters.produced(&queue, ids.len());
                 return Ok(ids);
             }
-            Err(jobs) => jobs,
+            Err(near) => near,
         };
         let bytes = bytes_of(&jobs.bodies);
         let ids = self.inner.publishing.ask(None, NewPiece { jobs, kept }, bytes).await?;
@@ -184,6 +194,32 @@ impl Queues {
             self.inner.polls.wake(&queue, ids.len());
         }
         Ok(ids)
+    }
+
+    /// Publishes jobs as timers, if they are for later; else it returns them. The scheduler goes on with them when the caller
+    /// hangs up, so a task of its own does.
+    async fn publish_far(&self, jobs: NewJobs, kept: Kept) -> Result<PublishedOrNear, QueueError> {
+        if !self.inner.are_far(&jobs) {
+            return Ok(Err((jobs, kept)));
+        }
+        let inner = Arc::clone(&self.inner);
+        let (reply, answer) = oneshot::channel();
+        {
+            let mut publishing = self.inner.far_publishing.lock();
+            // Those that have ended have answered, and the callers of those that have panicked know.
+            while publishing.try_join_next().is_some() {}
+            if publishing.len() >= FAR_PUBLISHING_MAX {
+                return Err(QueueError::Busy);
+            }
+            publishing.spawn(async move {
+                let published = inner.publish_far(jobs).await;
+                let answer = published.map(|published| published.map_err(|jobs| (jobs, kept)));
+                // Whoever has hung up waits for no answer.
+                reply.send(answer).ok();
+            });
+        }
+        let given_up = |_| JobStoreError::Unavailable("the call was given up".into());
+        answer.await.map_err(given_up)?
     }
 
     /// Takes jobs; waits for one where there is none and the consumer polls.
@@ -326,6 +362,7 @@ impl Drop for Queues {
         if let Some(keeper) = self.keeper.lock().take() {
             keeper.abort();
         }
+        self.inner.far_publishing.lock().abort_all();
     }
 }
 
@@ -478,5 +515,7 @@ impl Inner {
     }
 }
 
+/// The ids of far jobs, or jobs that are not for later, with what has to live as long.
+type PublishedOrNear = Result<Vec<JobId>, (NewJobs, Kept)>;
 /// What each shard has said of some queues.
 type Looks = Vec<(Shard, Result<Vec<QueueCounts>, QueueError>)>;
