@@ -338,9 +338,11 @@ pub trait JobStore: Send + Sync {
     /// [`JobStoreError`].
     async fn sweep(&self, shard: Shard, cursor: u64) -> Result<Swept, JobStoreError>;
 
-    /// The queues that have a job in the shard, and perhaps some that had.
+    /// About [`QUEUES_PAGE`](super::QUEUES_PAGE) of the queues that have a job in the shard, and perhaps some that had, from a
+    /// cursor on, and where to go on; 0 is the beginning and the end. One that is there from the first page to the last one is on
+    /// one of them at least, perhaps on two.
     ///
     /// # Errors
     /// [`JobStoreError`].
-    async fn queues(&self, shard: Shard) -> Result<Vec<QueueName>, JobStoreError>;
+    async fn queues(&self, shard: Shard, cursor: u64) -> Result<(u64, Vec<QueueName>), JobStoreError>;
 }

@@ -42,7 +42,7 @@ use windfall_contract::Clock;
 use windfall_contract::due::{Durability, Shard};
 use windfall_contract::task_queue::{
     DoubtfulJobs, FAR_REMOVALS_MAX, FarJob, FoundJob, HeldState, JobId, JobStore, JobStoreError, Lease,
-    NewJobs, OnceJob, PublishedFar, QueueCounts, QueueName, Swept, Take, TakenJobs, Tended,
+    NewJobs, OnceJob, PublishedFar, QUEUES_PAGE, QueueCounts, QueueName, Swept, Take, TakenJobs, Tended,
 };
 
 /// How an embedded store of jobs uses memory and disk.
@@ -472,7 +472,13 @@ impl JobStore for EmbeddedJobs {
         self.step(shard, move |step| upkeep::sweep(step, cursor)).await
     }
 
-    async fn queues(&self, shard: Shard) -> Result<Vec<QueueName>, JobStoreError> {
-        self.glance(shard, |state, _| state.queues.keys().cloned().collect()).await
+    async fn queues(&self, shard: Shard, cursor: u64) -> Result<(u64, Vec<QueueName>), JobStoreError> {
+        let page = move |state: &mut ShardState, _| {
+            let Ok(first) = u32::try_from(cursor) else { return (0, Vec::new()) };
+            let mut rest = state.names.range(first..);
+            let names = rest.by_ref().take(QUEUES_PAGE).map(|(_, name)| name.clone()).collect();
+            (rest.next().map_or(0, |(number, _)| u64::from(*number)), names)
+        };
+        self.glance(shard, page).await
     }
 }

@@ -349,7 +349,15 @@ impl Queues {
     pub(crate) async fn names(&self) -> Result<Vec<QueueName>, QueueError> {
         let mut names = Vec::new();
         for shard in self.inner.shards() {
-            names.extend(self.inner.store.queues(shard).await?);
+            let mut cursor = 0;
+            loop {
+                let (next, page) = self.inner.store.queues(shard, cursor).await?;
+                names.extend(page);
+                if next == 0 {
+                    break;
+                }
+                cursor = next;
+            }
         }
         names.sort_unstable();
         names.dedup();

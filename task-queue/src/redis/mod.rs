@@ -68,7 +68,7 @@ use tokio::time::Instant;
 use windfall_contract::due::{Durability, Shard};
 use windfall_contract::task_queue::{
     DoubtfulJobs, FarJob, FoundJob, JobId, JobStore, JobStoreError, Lease, NewJobs, OnceJob, PublishedFar,
-    QueueCounts, QueueName, Swept, TAKE_MAX, Take, TakenJobs, Tended, encode_tail,
+    QUEUES_PAGE, QueueCounts, QueueName, Swept, TAKE_MAX, Take, TakenJobs, Tended, encode_tail,
 };
 use windfall_redis_link::slot_of;
 
@@ -486,16 +486,18 @@ impl JobStore for RedisJobs {
         Ok(Swept { cursor: number(&cursor)?, expired, forgotten, far_removals: count(&far_removals)? })
     }
 
-    async fn queues(&self, shard: Shard) -> Result<Vec<QueueName>, JobStoreError> {
+    async fn queues(&self, shard: Shard, cursor: u64) -> Result<(u64, Vec<QueueName>), JobStoreError> {
         checks::shard(shard, self.options.shards)?;
         let mut key = self.options.counter(shard);
         key.pop();
         key.push(b'Q');
-        let mut command = redis::cmd("SMEMBERS");
-        command.arg(&key);
+        let mut command = redis::cmd("SSCAN");
+        command.arg(&key).arg(cursor).arg("COUNT").arg(QUEUES_PAGE);
         let deadline = Instant::now() + self.options.call_timeout();
         let sent = self.connected()?.send(slot_of(&key), || command.clone(), Way::Repeats, deadline);
-        let names = array(refused(sent.await?)?)?;
-        names.iter().map(|name| QueueName::parse(text(name)?).map_err(|_| unexpected(name))).collect()
+        let [next, names] = parts(refused(sent.await?)?)?;
+        let read = |name: &Value| QueueName::parse(text(name)?).map_err(|_| unexpected(name));
+        let names = array(names)?.iter().map(read).collect::<Result<_, _>>()?;
+        Ok((number(&next)?, names))
     }
 }

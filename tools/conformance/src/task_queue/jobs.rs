@@ -3,7 +3,7 @@
 use super::{Case, Checked, Fixture, bodies, holds, said, same};
 use std::collections::BTreeSet;
 use windfall_contract::task_queue::{
-    JobId, Lease, NewJobs, OnceJob, OnceMark, QueueName, TAKE_BYTES_MAX, Take, ready_ms,
+    JobId, Lease, NewJobs, OnceJob, OnceMark, QUEUES_PAGE, QueueName, TAKE_BYTES_MAX, Take, ready_ms,
 };
 
 pub(super) async fn run(fixture: &dyn Fixture) -> Vec<Checked> {
@@ -22,6 +22,7 @@ pub(super) async fn run(fixture: &dyn Fixture) -> Vec<Checked> {
         ("ready jobs are dropped and no others", dropping(fixture).await),
         ("what is stored is there when it is opened again", reopening(fixture).await),
         ("an empty queue is forgotten", sweeping(fixture).await),
+        ("very many queues are named page by page", many_queues(fixture).await),
     ]
 }
 
@@ -327,17 +328,40 @@ async fn reopening(fixture: &dyn Fixture) -> Result<(), String> {
 async fn sweeping(fixture: &dyn Fixture) -> Result<(), String> {
     let case = Case::open(fixture, "sweeping").await?;
     case.publish(NewJobs { ttl_s: 1, ..case.jobs(&vec!["x"; 150]) }).await?;
-    let names = case.store.queues(case.shard).await.map_err(said)?;
+    let (names, _) = case.queues().await?;
     holds("the queue is known", names.contains(&case.queue))?;
     fixture.wait_ms(1_100).await;
     let mut cursor = 0;
     for _ in 0..1_000 {
         cursor = case.store.sweep(case.shard, cursor).await.map_err(said)?.cursor;
-        let names = case.store.queues(case.shard).await.map_err(said)?;
+        let (names, _) = case.queues().await?;
         if !names.contains(&case.queue) {
             case.publish(case.jobs(&["y"])).await?;
             return case.has("a queue that was forgotten", 1, 0, 0).await;
         }
     }
     Err("the queue is still there".into())
+}
+
+async fn many_queues(fixture: &dyn Fixture) -> Result<(), String> {
+    let case = Case::open(fixture, "many-queues").await?;
+    let mut batch = Vec::new();
+    for at in 0..5 * QUEUES_PAGE / 2 {
+        let queue = QueueName::new("checks", &format!("many-{at}")).map_err(said)?;
+        batch.push(NewJobs { queue, ttl_s: 1, ..case.jobs(&["x"]) });
+    }
+    case.store.publish(case.shard, &batch).await.map_err(said)?;
+    let (found, pages) = case.queues().await?;
+    holds("pages are short", pages >= 2)?;
+    let own: BTreeSet<QueueName> = batch.into_iter().map(|jobs| jobs.queue).collect();
+    holds("each queue is named", own.is_subset(&found))?;
+    fixture.wait_ms(1_100).await;
+    let mut cursor = 0;
+    for _ in 0..1_000 {
+        cursor = case.store.sweep(case.shard, cursor).await.map_err(said)?.cursor;
+        if cursor == 0 && case.queues().await?.0.is_disjoint(&own) {
+            return Ok(());
+        }
+    }
+    Err("the queues are still there".into())
 }
