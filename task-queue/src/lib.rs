@@ -52,6 +52,6 @@ mod room;
 mod tokens;
 
 pub use http::{Closed, PoolParts, StartError, TaskQueues, start};
-pub use metrics::{PoolStats, QueueCounters, QueueStats, WAIT_BUCKETS_MS, WaitTimes};
+pub use metrics::{PoolStats, QueueCounters, QueueGauges, QueueStats, WAIT_BUCKETS_MS, WaitTimes};
 pub use options::{ApiOptions, WrongOption};
 pub use queues::FarJobs;

@@ -53,8 +53,9 @@ pub struct ApiOptions {
     pub polls_of_token_max: usize,
     /// The longest poll in seconds; a longer timeout is cut to it. 1 to 3,600, default 600.
     pub poll_max_s: u32,
-    /// Queues of each pool that the metrics show by name, those that are used first; the rest is counted together. 0 to
-    /// 10,000, default 200.
+    /// Queues of each pool that the metrics show by name, those that are used first; the rest is counted together, and what
+    /// waits in it is not shown. One that was empty and unused for five minutes makes room for another. 0 to 10,000, default
+    /// 200.
     pub metrics_queues_max: usize,
 }
 

@@ -412,9 +412,9 @@ async fn gauges_go_up_and_not_down_while_a_shard_is_away() {
     let counters = Arc::clone(&queues.counters()[0].1);
     let ready = || {
         let mut ready = None;
-        counters.each_queue(|_, queue, stats, _| {
+        counters.each_waiting(|_, queue, gauges| {
             if queue == "q" {
-                ready = Some(stats.ready);
+                ready = Some(gauges.ready);
             }
         });
         ready

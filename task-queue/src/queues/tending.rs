@@ -171,6 +171,7 @@ async fn measure_once(inner: &Inner) {
         let is_whole = add_oldest(inner, part, &looks, &mut all).await && all_answered;
         part.iter().zip(&all).for_each(|(queue, own)| inner.counters.measured(queue, own, is_whole));
     }
+    inner.counters.make_room();
     inner.counters.polls(inner.polls.count());
 }
 
@@ -232,7 +233,7 @@ mod tests {
     /// Name and ready jobs of each queue that the metrics show.
     fn shown(counters: &QueueCounters) -> Vec<(String, u64)> {
         let mut all = Vec::new();
-        counters.each_queue(|_, queue, stats, _| all.push((queue.to_owned(), stats.ready)));
+        counters.each_waiting(|_, queue, gauges| all.push((queue.to_owned(), gauges.ready)));
         all.sort();
         all
     }
