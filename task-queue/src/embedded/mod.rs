@@ -287,7 +287,7 @@ impl ShardState {
             let queue = Reading(&key[prefix.len()..]).u32()?;
             let name = std::str::from_utf8(&name).ok().and_then(|name| QueueName::parse(name).ok());
             let name = name.ok_or_else(rows::damaged)?;
-            state.next_queue = state.next_queue.max(queue + 1);
+            state.next_queue = state.next_queue.max(queue.saturating_add(1));
             state.names.insert(queue, name.clone());
             state.queues.insert(name, QueueState::new(queue));
         }
@@ -310,6 +310,16 @@ impl ShardState {
             }
         }
         Ok(state)
+    }
+
+    /// A number that no queue has. They come round: each answer to a synchronous job takes one.
+    fn free_number(&mut self) -> u32 {
+        while self.names.contains_key(&self.next_queue) {
+            self.next_queue = self.next_queue.wrapping_add(1);
+        }
+        let number = self.next_queue;
+        self.next_queue = number.wrapping_add(1);
+        number
     }
 
     fn numbered(&mut self, number: u32) -> Result<&mut QueueState, JobStoreError> {
