@@ -387,6 +387,27 @@ async fn jobs_that_a_consumer_finds_over_are_counted_as_expired() {
     assert_eq!(counters.pool().expired_waiting, 3);
 }
 
+/// It was shown with a second that was left, and with its tries.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_expired_head_is_shown_without_data_ttl_and_tries() {
+    let dir = tempfile::tempdir().unwrap();
+    let inner = EmbeddedJobs::open(dir.path(), &EmbeddedJobsOptions::default(), Clock::system()).unwrap();
+    let store = Faulty::new(inner);
+    store.is_unswept.store(true, SeqCst);
+    let Served { wire, queues: _queues, .. } =
+        serve(&[("default", Arc::clone(&store))], ApiOptions::default()).await;
+    let id = wire.put("/api/n/q?ttl=1&tries=3", "body").await.text("job_id");
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    let head = wire.get("/api/n/q/peek").await;
+    let mut shown = head.json();
+    assert!(shown["elapsed_ms"].take().as_u64().is_some_and(|ms| ms >= 1_000), "{head:?}");
+    let expected = serde_json::json!({
+        "namespace": "n", "queue": "q", "job_id": id, "data": null, "ttl": 0, "elapsed_ms": null,
+        "remain_tries": 0, "attributes": null,
+    });
+    assert_eq!((head.status, shown), (200, expected));
+}
+
 /// The gauges left out what a shard held that was away, so that alerts ended and workers went while its jobs waited.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn gauges_go_up_and_not_down_while_a_shard_is_away() {

@@ -168,13 +168,16 @@ pub(super) fn delivered(deliveries: &[Delivery], is_list: bool) -> Answer {
     json(StatusCode::OK, body)
 }
 
-/// A job that somebody looks at; the data of one that has expired are not shown.
+/// A job that somebody looks at. Of one that has expired neither data nor tries are there any more, and nothing of its ttl.
 pub(super) fn found(queue: &QueueName, found: &FoundJob, tries_left: u16) -> Answer {
     let FoundJob { job, now_ms } = found;
-    let data = (!found.is_expired()).then_some(&job.body);
+    let (data, ttl_s, tries_left) = match found.is_expired() {
+        true => (None, 0, 0),
+        false => (Some(&job.body), left_s(job.expires_ms, *now_ms), tries_left),
+    };
     let mut body = String::with_capacity(300 + job.body.len() * 4 / 3);
     body.push('{');
-    push_job(&mut body, queue, job.id, data, left_s(job.expires_ms, *now_ms), *now_ms);
+    push_job(&mut body, queue, job.id, data, ttl_s, *now_ms);
     push_end(&mut body, tries_left, &job.attributes);
     json(StatusCode::OK, body)
 }
