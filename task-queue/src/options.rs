@@ -10,7 +10,7 @@ pub const BULK_JOBS_MAX: usize = 64;
 pub const CONSUME_COUNT_MAX: u64 = 100;
 /// The queues that one call consumes from at most.
 pub const CONSUME_QUEUES_MAX: usize = 32;
-/// The attributes of a job at most; the rest is left out.
+/// The attributes of a job at most; a job with more is refused.
 pub const ATTRIBUTES_MAX: usize = 16;
 /// The bytes of an attribute's name at most; the rest is cut.
 pub const ATTRIBUTE_KEY_MAX_BYTES: usize = 32;

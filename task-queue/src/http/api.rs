@@ -155,7 +155,7 @@ impl Api {
         replaced: Option<&str>,
     ) -> Result<Answer, Refused> {
         let terms = PublishTerms::of(query)?;
-        let (is_versioned, attributes) = attributes(&head.headers);
+        let (is_versioned, attributes) = attributes(&head.headers)?;
         let (body, room) = self.body(pool, queue, token, body, BODY_MAX_BYTES).await?;
         let jobs = new_jobs(queue, terms, is_versioned, attributes, vec![body]);
         let old = replaced.and_then(|id| id.parse::<JobId>().ok());
@@ -179,7 +179,7 @@ impl Api {
         (head, body): (&Parts, Incoming),
     ) -> Result<Answer, Refused> {
         let terms = PublishTerms::of(query)?;
-        let (is_versioned, attributes) = attributes(&head.headers);
+        let (is_versioned, attributes) = attributes(&head.headers)?;
         let (body, room) = self.body(pool, queue, token, body, self.options.bulk_bytes_max).await?;
         let jobs = new_jobs(queue, terms, is_versioned, attributes, bulk_bodies(&body)?);
         let ids = pool.queues.publish(jobs, Box::new(room)).await?;
@@ -329,11 +329,11 @@ fn new_jobs(
     NewJobs { queue: queue.clone(), delay_s, ttl_s, tries, is_versioned, attributes, bodies }
 }
 
-/// Whether the job has a version, and its attributes, which only such a job has.
-pub(super) fn attributes(headers: &HeaderMap) -> (bool, Vec<(String, String)>) {
-    let is_versioned = headers.get("enable-job-version").is_some_and(|value| value == "YES");
-    if !is_versioned {
-        return (false, Vec::new());
+/// Whether the job has a version, and its attributes, which only such a job has. One without a value is none.
+pub(super) fn attributes(headers: &HeaderMap) -> Result<(bool, Vec<(String, String)>), &'static str> {
+    let asks = |value: &http::HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"yes");
+    if !headers.get("enable-job-version").is_some_and(asks) {
+        return Ok((false, Vec::new()));
     }
     let mut all: Vec<(String, String)> = Vec::new();
     for (name, value) in headers {
@@ -342,13 +342,16 @@ pub(super) fn attributes(headers: &HeaderMap) -> (bool, Vec<(String, String)>) {
             continue;
         };
         let key = cut(key, ATTRIBUTE_KEY_MAX_BYTES);
-        if all.len() >= ATTRIBUTES_MAX || all.iter().any(|(known, _)| known == key) {
+        if value.is_empty() || all.iter().any(|(known, _)| known == key) {
             continue;
+        }
+        if all.len() == ATTRIBUTES_MAX {
+            return Err(TOO_MANY_ATTRIBUTES);
         }
         let value = String::from_utf8_lossy(value.as_bytes());
         all.push((key.to_owned(), cut(&value, ATTRIBUTE_VALUE_MAX_BYTES).to_owned()));
     }
-    (true, all)
+    Ok((true, all))
 }
 
 /// The first bytes, without a part of a character.
@@ -405,6 +408,8 @@ pub(super) fn bulk_bodies(body: &Bytes) -> Result<Vec<Bytes>, Refused> {
 }
 
 const _: () = assert!(ATTRIBUTE_VALUE_MAX_BYTES <= 255);
+const TOO_MANY_ATTRIBUTES: &str = "too many attributes, cannot exceed 16";
+const _: () = assert!(ATTRIBUTES_MAX == 16);
 
 #[cfg(test)]
 mod tests {
@@ -451,16 +456,20 @@ mod tests {
     fn attributes_are_cut_to_their_bounds() {
         let mut headers = HeaderMap::new();
         headers.insert("job-attr-color", "red".parse().unwrap());
-        assert_eq!(attributes(&headers), (false, Vec::new()));
-        headers.insert("enable-job-version", "YES".parse().unwrap());
-        for at in 0..20 {
-            let name: http::HeaderName = format!("job-attr-{at:0>40}").parse().unwrap();
+        assert_eq!(attributes(&headers), Ok((false, Vec::new())));
+        headers.insert("enable-job-version", "yes".parse().unwrap());
+        headers.insert("job-attr-none", "".parse().unwrap());
+        for at in 1..16 {
+            let name: http::HeaderName = format!("job-attr-{at:x<40}").parse().unwrap();
             headers.insert(name, "v".repeat(200).parse().unwrap());
         }
-        let (is_versioned, found) = attributes(&headers);
-        assert!(is_versioned && found.len() <= ATTRIBUTES_MAX);
+        let (is_versioned, found) = attributes(&headers).unwrap();
+        assert!(is_versioned && found.len() == ATTRIBUTES_MAX, "{found:?}");
         assert!(found.contains(&("color".to_owned(), "red".to_owned())));
         assert!(found.iter().all(|(key, value)| key.len() <= 32 && value.len() <= 128));
+        // One of them was left out, and nobody could say which one.
+        headers.insert("job-attr-more", "x".parse().unwrap());
+        assert_eq!(attributes(&headers), Err("too many attributes, cannot exceed 16"));
         assert_eq!(cut("aü", 2), "a");
     }
 }

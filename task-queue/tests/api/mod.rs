@@ -230,8 +230,28 @@ async fn attributes(wire: &Wire) {
     let reply = wire.call("PUT", "/api/n/attributes", &headers, "body").await;
     assert!(reply.text("job_id").starts_with('1'), "{reply:?}");
     let job = wire.get("/api/n/attributes/peek").await.json();
-    assert_eq!(job["attributes"], json!({ "color": "red", "none": "" }));
+    assert_eq!(job["attributes"], json!({ "color": "red" }), "one without a value is none");
     assert_eq!(wire.get("/api/n/attributes").await.json()["attributes"], job["attributes"]);
+    // Each job of a bulk call has them.
+    let reply = wire.call("PUT", "/api/n/attributes/bulk", &headers, "[1, 2]").await;
+    assert_eq!(reply.status, 201, "{reply:?}");
+    let jobs = wire.get("/api/n/attributes?count=9").await.json();
+    for job in jobs.as_array().unwrap() {
+        assert_eq!(job["attributes"], json!({ "color": "red" }));
+        assert!(job["job_id"].as_str().unwrap().starts_with('1'), "{job}");
+    }
+    let names: Vec<String> = (0..17).map(|at| format!("job-attr-{at}")).collect();
+    let mut many = vec![("x-token", TOKEN), ("enable-job-version", "yes")];
+    many.extend(names.iter().map(|name| (name.as_str(), "x")));
+    for path in ["/api/n/attributes", "/api/n/attributes/bulk"] {
+        let refused = wire.call("PUT", path, &many, "[1]").await;
+        let error = json!({ "error": "too many attributes, cannot exceed 16" });
+        assert_eq!((refused.status, refused.json()), (400, error), "{path}");
+    }
+    many.pop();
+    assert_eq!(wire.call("PUT", "/api/n/attributes", &many, "x").await.status, 201);
+    let job = wire.get("/api/n/attributes").await.json();
+    assert_eq!(job["attributes"].as_object().map(serde_json::Map::len), Some(16));
     let without = [("x-token", TOKEN), ("job-attr-color", "red")];
     let reply = wire.call("PUT", "/api/n/attributes", &without, "body").await;
     assert!(reply.text("job_id").starts_with('0'));
