@@ -326,6 +326,11 @@ fn follow(tasks: &Tasks, whole: Part, shards: Part, open: &OpenJobs) -> Backgrou
                 connect(whole, &owner, &*away).await;
             }
             loop {
+                if let Some(why) = store.has_ended() {
+                    owner.fatal(Hopeless::Failed(format!(
+                        "a pool of the task queue has to be opened again: {why}"
+                    )));
+                }
                 // No token has this name.
                 let registry = tokens.token("-", "-").await.map(drop);
                 let found = Found { registry: said(registry), shards: look_at_shards(&store).await };

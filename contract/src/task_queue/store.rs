@@ -196,6 +196,12 @@ pub trait JobStore: Send + Sync {
     /// What an Ok survives.
     fn durability(&self) -> Durability;
 
+    /// Why no call will be answered until the store is opened again, where that is so. A process that has opened it cannot go
+    /// on then, and has to be started again.
+    fn has_ended(&self) -> Option<String> {
+        None
+    }
+
     /// Publishes jobs. Their ids, in the order of `batch` and of its bodies: no two jobs of a store ever have the same.
     ///
     /// # Errors

@@ -382,4 +382,21 @@ mod tests {
             assert_eq!(bodies, [name]);
         }
     }
+
+    /// One failed write refused everything from then on, and nothing told the process to end.
+    #[tokio::test]
+    async fn a_store_of_which_a_write_has_failed_says_that_it_has_ended() {
+        let dir = tempfile::tempdir().unwrap();
+        let open =
+            || EmbeddedJobs::open(dir.path(), &EmbeddedJobsOptions::default(), Clock::system()).unwrap();
+        let store = open();
+        assert_eq!(store.has_ended(), None);
+        // As a write that the disk refuses does.
+        store.inner.files.give_up();
+        let why = store.has_ended().unwrap();
+        assert!(why.contains("must be opened again"), "{why}");
+        assert!(store.look(Shard(0), &[]).await.is_err());
+        drop(store);
+        assert_eq!(open().has_ended(), None);
+    }
 }

@@ -338,6 +338,10 @@ impl JobStore for EmbeddedJobs {
         self.durability
     }
 
+    fn has_ended(&self) -> Option<String> {
+        self.inner.files.check().err().map(|error| error.to_string())
+    }
+
     async fn publish(&self, shard: Shard, batch: &[NewJobs]) -> Result<Vec<Vec<JobId>>, JobStoreError> {
         checks::publish(shard, self.shards(), batch)?;
         let batch = batch.to_vec();
