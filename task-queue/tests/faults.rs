@@ -32,6 +32,8 @@ struct Faulty {
     is_half_away: AtomicBool,
     /// It lets no job go, and says how many there are.
     keeps_jobs: AtomicBool,
+    /// It comes upon nothing but jobs that are over, and never reaches their end.
+    finds_none: AtomicBool,
     /// Nothing is swept away.
     is_unswept: AtomicBool,
     /// Publishing waits.
@@ -49,6 +51,7 @@ impl Faulty {
             next: AtomicU8::new(0),
             is_half_away: AtomicBool::new(false),
             keeps_jobs: AtomicBool::new(false),
+            finds_none: AtomicBool::new(false),
             is_unswept: AtomicBool::new(false),
             hangs: AtomicBool::new(false),
             publishes: AtomicU64::new(0),
@@ -132,6 +135,10 @@ impl JobStore for Faulty {
         self.reaches(shard)?;
         if self.keeps_jobs.load(SeqCst) {
             return Err(JobStoreError::Unavailable("it lets no job go".into()));
+        }
+        if self.finds_none.load(SeqCst) {
+            let cut = TakenJobs { is_cut: true, ..TakenJobs::default() };
+            return Ok((0, vec![cut; batch.len()]));
         }
         let taken = self.inner.take(shard, batch).await?;
         self.loses().map(|()| taken)
@@ -406,6 +413,23 @@ async fn an_expired_head_is_shown_without_data_ttl_and_tries() {
         "remain_tries": 0, "attributes": null,
     });
     assert_eq!((head.status, shown), (200, expected));
+}
+
+/// Behind two million jobs that were over, a consumer was told that there is none, though one was ready.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_consumer_that_reaches_no_end_of_jobs_that_are_over_is_told_to_come_again() {
+    for shards in [1, 2] {
+        let dir = tempfile::tempdir().unwrap();
+        let options = EmbeddedJobsOptions { shards, ..EmbeddedJobsOptions::default() };
+        let store = Faulty::new(EmbeddedJobs::open(dir.path(), &options, Clock::system()).unwrap());
+        let Served { wire, queues: _queues, .. } =
+            serve(&[("default", Arc::clone(&store))], ApiOptions::default()).await;
+        assert_eq!(wire.put("/api/n/q", "behind them").await.status, 201);
+        store.finds_none.store(true, SeqCst);
+        assert_eq!(wire.get("/api/n/q").await.status, 503);
+        store.finds_none.store(false, SeqCst);
+        assert_eq!(wire.get("/api/n/q").await.data(), b"behind them");
+    }
 }
 
 /// The gauges left out what a shard held that was away, so that alerts ended and workers went while its jobs waited.

@@ -112,6 +112,10 @@ impl From<QueueError> for Refused {
             QueueError::Busy => {
                 (StatusCode::SERVICE_UNAVAILABLE, "too many calls wait for the store, please retry later")
             }
+            QueueError::TooManyOver => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "too many jobs that are over lie before the next one, please retry later",
+            ),
             QueueError::NoRoom => {
                 (StatusCode::SERVICE_UNAVAILABLE, "too many answers are in memory, please retry later")
             }

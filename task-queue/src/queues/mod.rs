@@ -61,6 +61,8 @@ pub(crate) enum QueueError {
     Busy,
     /// There is no memory for the answer.
     NoRoom,
+    /// So many jobs that are over lie before the next one that this call has not reached it.
+    TooManyOver,
     /// Too many consumers poll.
     TooManyPolls,
     /// Too many consumers poll with one token.
@@ -472,10 +474,11 @@ impl Inner {
             }
             got.add(taken.deliveries);
             if !taken.is_cut || got.is_enough(count) {
-                break;
+                return Ok(());
             }
         }
-        Ok(())
+        // Those that are over are gone for good, so whoever asks again gets further.
+        if got.jobs().is_empty() { Err(QueueError::TooManyOver) } else { Ok(()) }
     }
 
     /// How many jobs of these queues each shard has that answers.
