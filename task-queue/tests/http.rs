@@ -205,8 +205,7 @@ async fn a_caller_that_does_not_read_its_answer_is_cut_off() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_deleted_token_consumes_no_more_by_its_open_polls() {
     let dir = tempfile::tempdir().unwrap();
-    let Served { wire, admin, queues: _queues } =
-        serve(&[("default", open(&dir, 2))], ApiOptions::default()).await;
+    let Served { wire, admin, queues } = serve(&[("default", open(&dir, 2))], ApiOptions::default()).await;
     let gone = admin.post("/token/n?description=x", "").await.text("token");
     let poll = tokio::spawn({
         let (wire, gone) = (wire.clone(), gone.clone());
@@ -219,6 +218,12 @@ async fn a_deleted_token_consumes_no_more_by_its_open_polls() {
     assert_eq!((refused.status, refused.json()), (401, json!({ "error": "invalid token" })));
     let job = wire.get("/api/n/kept?timeout=10&ttr=600").await;
     assert_eq!((job.status, &job.json()["remain_tries"]), (200, &json!(0)), "{job:?}");
+    let (mut consumed, mut waits) = (0, 0);
+    queues.counters()[0].1.each_queue(|_, _, stats, times| {
+        consumed += stats.consumed;
+        waits += times.buckets.iter().sum::<u64>();
+    });
+    assert_eq!((consumed, waits), (1, 1), "what was given back was handed to nobody");
 }
 
 /// A consume call took 4 MiB from each shard, and held all of it until its caller had read it.

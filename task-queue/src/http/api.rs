@@ -220,7 +220,7 @@ impl Api {
             authenticate(pool, known.namespace(), token).await?;
         }
         let mut answer = answers::delivered(got.jobs(), count > 1);
-        answers::keep(&mut answer, got.claim());
+        answers::keep(&mut answer, pool.queues.claim(got));
         Ok(answer)
     }
 }
@@ -393,9 +393,10 @@ impl<'de> Visitor<'de> for FirstJobsVisitor {
 
 /// The jobs of a bulk call: the text of each element.
 pub(super) fn bulk_bodies(body: &Bytes) -> Result<Vec<Bytes>, Refused> {
-    let Ok(FirstJobs(jobs)) = serde_json::from_slice(body) else {
+    let Ok(jobs) = serde_json::from_slice::<Option<FirstJobs<'_>>>(body) else {
         return Err("request body should be an array of objects".into());
     };
+    let jobs = jobs.map(|FirstJobs(jobs)| jobs).unwrap_or_default();
     match jobs.len() {
         0 => return Err("no jobs".into()),
         count if count > BULK_JOBS_MAX => return Err("too many jobs".into()),

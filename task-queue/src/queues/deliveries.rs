@@ -59,7 +59,7 @@ impl Deliveries {
     }
 
     /// The answer goes out now; what is returned is to live as long as it is in memory.
-    pub(crate) fn claim(mut self) -> Taken {
+    pub(super) fn claim(mut self) -> Taken {
         self.jobs.clear();
         self.room.split_off()
     }

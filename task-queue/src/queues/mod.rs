@@ -12,7 +12,7 @@ mod tending;
 use crate::gather::{Gather, GatherError, bytes_of};
 use crate::health::Health;
 use crate::metrics::QueueCounters;
-use crate::room::Room;
+use crate::room::{Room, Taken};
 use calls::{NewPiece, TakenPiece};
 use deliveries::Giving;
 use parking_lot::Mutex;
@@ -244,11 +244,16 @@ impl Queues {
                 }
             }
         }
+        Ok(got)
+    }
+
+    /// The answer with these jobs goes out now; what is returned is to live as long as it is in memory.
+    pub(crate) fn claim(&self, got: Deliveries) -> Taken {
         for delivery in got.jobs() {
             let waited_ms = delivery.now_ms.saturating_sub(delivery.job.id.published_ms());
-            inner.counters.consumed(&delivery.queue, waited_ms);
+            self.inner.counters.consumed(&delivery.queue, waited_ms);
         }
-        Ok(got)
+        got.claim()
     }
 
     /// Acknowledges or cancels a job. Whether it was there.

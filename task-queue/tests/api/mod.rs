@@ -98,6 +98,7 @@ async fn refusals(wire: &Wire) {
         ("PUT", "/api/n/q", &big, 413, "body too large"),
         ("PUT", "/api/n/q/bulk", "{}", 400, "request body should be an array of objects"),
         ("PUT", "/api/n/q/bulk", "[]", 400, "no jobs"),
+        ("PUT", "/api/n/q/bulk", "null", 400, "no jobs"),
         ("PUT", "/api/n/q/bulk", &many, 400, "too many jobs"),
         ("PUT", "/api/n/q/bulk", &job_too_large, 413, "job too large"),
         ("GET", "/api/n/q?ttr=x", "", 400, "invalid ttr"),
