@@ -27,8 +27,8 @@ fn open(dir: &tempfile::TempDir, shards: u16) -> Arc<EmbeddedJobs> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_whole_contract_holds_on_one_shard_and_on_many() {
     for shards in [1, 5] {
-        let dir = tempfile::tempdir().unwrap();
-        whole_contract(open(&dir, shards)).await;
+        let [dir, other] = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        whole_contract(open(&dir, shards), open(&other, shards)).await;
     }
 }
 

@@ -59,9 +59,9 @@ pub async fn serve_by<S: JobStore + QueueTokens + 'static>(
     Served { queues, wire, admin }
 }
 
-/// The whole contract, on a store with nothing in it.
-pub async fn whole_contract<S: JobStore + QueueTokens + 'static>(store: Arc<S>) {
-    let served = serve(&[("default", Arc::clone(&store)), ("other", store)], ApiOptions::default()).await;
+/// The whole contract, on the stores of two pools with nothing in them.
+pub async fn whole_contract<S: JobStore + QueueTokens + 'static>(store: Arc<S>, other: Arc<S>) {
+    let served = serve(&[("default", store), ("other", other)], ApiOptions::default()).await;
     let Served { wire, admin, .. } = &served;
     refusals(wire).await;
     publish_and_consume(wire).await;
@@ -71,6 +71,9 @@ pub async fn whole_contract<S: JobStore + QueueTokens + 'static>(store: Arc<S>) 
     looking(wire).await;
     tries_and_dead_letter(wire).await;
     polls(wire).await;
+    pools(wire, admin).await;
+    dead_letter_across_shards(wire).await;
+    unusual_terms(wire).await;
     admin_tokens(wire, admin).await;
     admin_limits(wire, admin).await;
     admin_rest(admin).await;
@@ -331,6 +334,83 @@ async fn polls(wire: &Wire) {
     let job = wire.get("/api/n/asked").await.text("job_id");
     wire.put(&format!("/api/n/{job}"), "answer").await;
     assert_eq!(answer.await.unwrap().data(), b"answer");
+}
+
+async fn pools(wire: &Wire, admin: &Wire) {
+    let other_token = format!("other:{TOKEN}");
+    let other = [("x-token", other_token.as_str())];
+    wire.put("/api/n/pooled", "of default").await;
+    assert_eq!(wire.call("PUT", "/api/n/pooled", &other, "of other").await.status, 201);
+    assert_eq!(wire.call("PUT", "/api/n/alone", &other, "of other").await.status, 201);
+    for (headers, body) in [(&other[..], "of other"), (&[("x-token", TOKEN)][..], "of default")] {
+        let job = wire.call("GET", "/api/n/pooled", headers, "").await;
+        assert_eq!((job.status, job.data()), (200, body.as_bytes().to_vec()), "{job:?}");
+        assert_eq!(wire.call("GET", "/api/n/pooled", headers, "").await.status, 404, "each has one job");
+    }
+    // Sizes need no token, and yet its pool.
+    assert_eq!(wire.get("/api/n/alone/size").await.json()["size"], 0);
+    assert_eq!(wire.call("GET", "/api/n/alone/size", &other, "").await.json()["size"], 1);
+    let queues = async |pool: &str| admin.get(&format!("/info?pool={pool}")).await.json()["n"].to_string();
+    assert!(queues("other").await.contains("alone") && !queues("default").await.contains("alone"));
+    // A token is one of its pool.
+    let of_default = admin.post("/token/n?description=x", "").await.text("token");
+    let as_other = format!("other:{of_default}");
+    let refused = wire.call("GET", "/api/n/alone", &[("x-token", &as_other)], "").await;
+    assert_eq!((refused.status, refused.json()), (401, json!({ "error": "invalid token" })));
+    assert_eq!(wire.call("GET", "/api/n/alone", &[("x-token", &of_default)], "").await.status, 404);
+    assert_eq!(admin.get("/token/n?pool=other").await.json()["tokens"].get(&of_default), None);
+    // Nothing before the colon is the default pool.
+    let plain = format!(":{of_default}");
+    assert_eq!(wire.call("GET", "/api/n/pooled", &[("x-token", &plain)], "").await.status, 404);
+}
+
+/// A limit is one of the queue, and not of each shard.
+async fn dead_letter_across_shards(wire: &Wire) {
+    let dead = async || {
+        let size = wire.get("/api/n/many-dead/deadletter/size").await.json()["size"].as_u64();
+        size.unwrap()
+    };
+    let becomes = async |expected: u64| {
+        let began = Instant::now();
+        while dead().await != expected {
+            assert!(began.elapsed() < Duration::from_secs(30), "{} jobs are dead", dead().await);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    // One by one, so that each shard has some.
+    for _ in 0..12 {
+        wire.put("/api/n/many-dead", "x").await;
+    }
+    let mut taken = 0;
+    while taken < 12 {
+        // It may be over at once: a ttr of 0 is a lease that has ended.
+        let jobs = wire.get("/api/n/many-dead?count=100&ttr=0").await;
+        assert_eq!(jobs.status, 200, "{jobs:?}");
+        taken += jobs.json().as_array().unwrap().len();
+    }
+    becomes(12).await;
+    let back = wire.put("/api/n/many-dead/deadletter?limit=7", "").await.json();
+    assert_eq!(back, json!({ "msg": "respawned", "count": 7 }));
+    assert_eq!((dead().await, wire.get("/api/n/many-dead/size").await.json()["size"].as_u64()), (5, Some(7)));
+    assert_eq!(wire.delete("/api/n/many-dead/deadletter?limit=3").await.status, 204);
+    assert_eq!(dead().await, 2);
+    let back = wire.put("/api/n/many-dead/deadletter?limit=100", "").await.json();
+    assert_eq!(back["count"], 2, "there are no more");
+    assert_eq!((dead().await, wire.get("/api/n/many-dead/size").await.json()["size"].as_u64()), (0, Some(9)));
+    assert_eq!(wire.delete("/api/n/many-dead").await.status, 204);
+}
+
+async fn unusual_terms(wire: &Wire) {
+    let list = |count: usize| (0..count).map(|at| format!("q{at}")).collect::<Vec<_>>().join(",");
+    assert_eq!(wire.get(&format!("/api/n/{}", list(32))).await.status, 404);
+    let refused = wire.get(&format!("/api/n/{}", list(33))).await;
+    assert_eq!((refused.status, refused.json()), (400, json!({ "error": "invalid queue name(s)" })));
+    // A ttl that is as long as the delay is no shorter one.
+    let reply = wire.put("/api/n/just?delay=1&ttl=1", "x").await;
+    assert_eq!(reply.status, 201, "{reply:?}");
+    assert_eq!(wire.put("/api/n/just?delay=2&ttl=1", "x").await.status, 400);
+    tokio::time::sleep(Duration::from_millis(1_200)).await;
+    assert_eq!(wire.get("/api/n/just").await.status, 404, "it has expired when it is ready");
 }
 
 async fn admin_tokens(wire: &Wire, admin: &Wire) {
