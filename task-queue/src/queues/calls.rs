@@ -90,7 +90,8 @@ pub(super) fn taking(
                 TakenPiece { deliveries, is_cut, is_refused }
             };
             if room.is_full() {
-                return Ok(items.iter().map(|_| piece(Vec::new(), false, true)).collect());
+                let refused: Vec<TakenPiece> = items.iter().map(|_| piece(Vec::new(), false, true)).collect();
+                return Ok(refused);
             }
             let (now_ms, taken) = store.take(shard, &items).await?;
             counters.expired(taken.iter().map(|taken| taken.expired).sum());
