@@ -319,3 +319,65 @@ async fn a_deleted_token_publishes_no_more_by_a_body_that_is_still_coming() {
     }
     assert_eq!(wire.get("/api/n/kept/size").await.json()["size"], 0);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bounds_of_polls_and_of_bulk_calls_are_those_of_the_options() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = ApiOptions { poll_max_s: 1, bulk_bytes_max: 1 << 20, ..ApiOptions::default() };
+    let Served { wire, queues: _queues, .. } = serve(&[("default", open(&dir, 2))], options).await;
+    let began = Instant::now();
+    assert_eq!(wire.get("/api/n/none?timeout=600").await.status, 404);
+    let took = began.elapsed();
+    assert!((Duration::from_secs(1)..Duration::from_secs(300)).contains(&took), "{took:?}");
+    // Each job may have as much, but not the call.
+    let halves = json!(vec!["x".repeat(1 << 19); 2]).to_string();
+    let refused = wire.put("/api/n/q/bulk", &halves).await;
+    assert_eq!((refused.status, refused.json()), (413, json!({ "error": "body too large" })));
+    let fits = json!(vec!["x".repeat(1 << 18); 2]).to_string();
+    assert_eq!(wire.put("/api/n/q/bulk", &fits).await.status, 201);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bulk_call_and_a_replacement_count_as_one_call_each_for_a_limit() {
+    let dir = tempfile::tempdir().unwrap();
+    let Served { wire, admin, queues: _queues } =
+        serve(&[("default", open(&dir, 2))], ApiOptions::default()).await;
+    let old = wire.put("/api/n/q", "old").await.text("job_id");
+    let token = admin.post("/token/n?description=x", "").await.text("token");
+    let limit = json!({ "read": 0, "write": 2, "interval": 600 }).to_string();
+    assert_eq!(admin.post(&format!("/token/n/{token}/limit"), &limit).await.status, 201);
+    let replace = format!("/api/n/q/job/{old}");
+    let put =
+        async |path: &str, body: &str| wire.call("PUT", path, &[("x-token", &token)], body).await.status;
+    assert_eq!(put("/api/n/q/bulk", "[1, 2, 3]").await, 201);
+    assert_eq!(put(&replace, "new").await, 201);
+    for path in ["/api/n/q", "/api/n/q/bulk", &replace] {
+        assert_eq!(put(path, "[4]").await, 429, "{path}");
+    }
+    assert_eq!(wire.get("/api/n/q/size").await.json()["size"], 4, "what was refused changed nothing");
+    // 0 is any number.
+    for _ in 0..3 {
+        assert_eq!(wire.call("GET", "/api/n/q", &[("x-token", &token)], "").await.status, 200);
+    }
+}
+
+/// The same as for one queue and one job, where a call asks for several of each.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_job_starves_where_batches_are_taken_of_several_queues() {
+    let dir = tempfile::tempdir().unwrap();
+    let Served { wire, queues: _queues, .. } =
+        serve(&[("default", open(&dir, 8))], ApiOptions::default()).await;
+    for at in 0..40 {
+        wire.put("/api/n/second", &format!("old {at}")).await;
+    }
+    let (mut old, mut calls) = (0, 0);
+    while old < 40 {
+        wire.put("/api/n/second/bulk", "[1, 2, 3]").await;
+        let jobs = wire.get("/api/n/first,second?count=3&ttr=600").await;
+        assert_eq!(jobs.status, 200, "{jobs:?}");
+        let jobs = jobs.json();
+        old += jobs.as_array().unwrap().iter().filter(|job| api::data_of(job).starts_with(b"old")).count();
+        calls += 1;
+        assert!(calls < 2_000, "{old} of 40 old jobs have gone out after {calls} calls");
+    }
+}

@@ -2,7 +2,7 @@
 
 mod client;
 
-pub use client::Wire;
+pub use client::{Wire, data_of};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -203,7 +203,7 @@ async fn consume_all(wire: &Wire, path: &str) -> Vec<Vec<u8>> {
             return bodies;
         }
         assert_eq!(reply.status, 200, "{reply:?}");
-        bodies.extend(reply.json().as_array().unwrap().iter().map(client::data_of));
+        bodies.extend(reply.json().as_array().unwrap().iter().map(data_of));
     }
 }
 
