@@ -22,7 +22,6 @@ use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
-use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 use windfall_contract::due::Shard;
@@ -39,8 +38,6 @@ pub(crate) use polls::PollLimits;
 const GIVE_BACK_WITHIN: Duration = Duration::from_secs(2);
 /// How often a call that finds nothing but jobs that are over asks again, at most.
 const CUT_MAX: usize = 1_000;
-/// Calls that publish far jobs at a time at most; one more is told to come again.
-const FAR_PUBLISHING_MAX: usize = 16_384;
 
 /// What a consumer asks for.
 #[derive(Debug, Clone)]
@@ -196,32 +193,6 @@ impl Queues {
             self.inner.polls.wake(&queue, ids.len());
         }
         Ok(ids)
-    }
-
-    /// Publishes jobs as timers, if they are for later; else it returns them. The scheduler goes on with them when the caller
-    /// hangs up, so a task of its own does.
-    async fn publish_far(&self, jobs: NewJobs, kept: Kept) -> Result<PublishedOrNear, QueueError> {
-        if !self.inner.are_far(&jobs) {
-            return Ok(Err((jobs, kept)));
-        }
-        let inner = Arc::clone(&self.inner);
-        let (reply, answer) = oneshot::channel();
-        {
-            let mut publishing = self.inner.far_publishing.lock();
-            // Those that have ended have answered, and the callers of those that have panicked know.
-            while publishing.try_join_next().is_some() {}
-            if publishing.len() >= FAR_PUBLISHING_MAX {
-                return Err(QueueError::Busy);
-            }
-            publishing.spawn(async move {
-                let published = inner.publish_far(jobs).await;
-                let answer = published.map(|published| published.map_err(|jobs| (jobs, kept)));
-                // Whoever has hung up waits for no answer.
-                reply.send(answer).ok();
-            });
-        }
-        let given_up = |_| JobStoreError::Unavailable("the call was given up".into());
-        answer.await.map_err(given_up)?
     }
 
     /// Takes jobs; waits for one where there is none and the consumer polls.
@@ -531,7 +502,5 @@ impl Inner {
     }
 }
 
-/// The ids of far jobs, or jobs that are not for later, with what has to live as long.
-type PublishedOrNear = Result<Vec<JobId>, (NewJobs, Kept)>;
 /// What each shard has said of some queues.
 type Looks = Vec<(Shard, Result<Vec<QueueCounts>, QueueError>)>;
