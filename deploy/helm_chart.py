@@ -22,6 +22,8 @@ CASES = sorted((HERE / "helm/cases").glob("*.yaml"))
 PORT = 8443
 # Where executors of XXL-JOB register with the role `scheduler`.
 XXL_PORT = 7780
+# Where publishers and consumers of jobs call the role `task-queue`.
+QUEUE_PORT = 7777
 # The oldest version that Chart.yaml allows, and a new one.
 KUBERNETES = ["1.27.0", "1.36.0"]
 # Their descriptions are not in Kubernetes' own: they belong to KEDA and to the Prometheus Operator.
@@ -178,6 +180,19 @@ class Chart:
         self.hooks()
         self.scaling(workloads)
 
+    def queue_api(self, role, ports):
+        """The queue API can be reached where it is asked for: by the container, its Service and a policy."""
+        is_open = role == "task-queue" and self.values["taskQueue"]["api"]
+        self.expect((QUEUE_PORT in ports) == is_open, f"{role}: its ports are {ports}")
+        served = {port["port"] for port in self.of("Service")[f"try-{role}"]["spec"]["ports"]}
+        self.expect(served == ports, f"{role}: its Service has {served}, its container {ports}")
+        if is_open and self.values["networkPolicy"]["enabled"]:
+            policy = self.of("NetworkPolicy").get("try-task-queue", {}).get("spec", {})
+            allowed = {port["port"] for rule in policy.get("ingress", []) for port in rule["ports"]}
+            callers = [one["namespaceSelector"] for rule in policy.get("ingress", []) for one in rule["from"] or []]
+            self.expect(allowed == {QUEUE_PORT}, f"{role}: callers may reach {allowed}")
+            self.expect(callers == self.values["taskQueue"]["namespaces"], f"{role}: {callers} may call")
+
     def workload(self, role, own, workload):
         spec, template = workload["spec"], workload["spec"]["template"]
         pod, labels = template["spec"], template["metadata"]["labels"]
@@ -208,7 +223,8 @@ class Chart:
             expected = {"path": f"/health/{path}", "port": "https", "scheme": "HTTPS"}
             self.expect(asked == expected, f"{role}: {probe} asks {asked}")
         ports = {port["containerPort"] for port in container["ports"]}
-        self.expect(PORT in ports <= {PORT, XXL_PORT}, f"{role}: its ports are {ports}")
+        self.expect(PORT in ports <= {PORT, XXL_PORT, QUEUE_PORT}, f"{role}: its ports are {ports}")
+        self.queue_api(role, ports)
         for one in [*pod["containers"], *pod.get("initContainers", [])]:
             self.expect("limits" in one["resources"], f"{role}: no limits of {one['name']}")
             self.locked_down(role, pod, one)

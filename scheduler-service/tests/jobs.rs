@@ -463,7 +463,7 @@ impl JobStore for Faulty {
         self.inner.sweep(shard, cursor).await
     }
 
-    async fn queues(&self, shard: Shard) -> Result<Vec<QueueName>, JobStoreError> {
-        self.inner.queues(shard).await
+    async fn queues(&self, shard: Shard, cursor: u64) -> Result<(u64, Vec<QueueName>), JobStoreError> {
+        self.inner.queues(shard, cursor).await
     }
 }

@@ -49,9 +49,10 @@ mod options;
 mod queues;
 #[cfg(feature = "redis")]
 pub mod redis;
+mod room;
 mod tokens;
 
 pub use http::{Closed, PoolParts, StartError, TaskQueues, start};
-pub use metrics::{PoolStats, QueueCounters, QueueStats, WAIT_BUCKETS_MS, WaitTimes};
+pub use metrics::{PoolStats, QueueCounters, QueueGauges, QueueStats, WAIT_BUCKETS_MS, WaitTimes};
 pub use options::{ApiOptions, WrongOption};
 pub use queues::FarJobs;

@@ -11,6 +11,8 @@ use windfall_contract::task_queue::{JobId, QueueCounts, QueueName, Swept, Tended
 pub const WAIT_BUCKETS_MS: [u64; 14] =
     [1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 5_000, 30_000, 300_000, 3_600_000];
 const BUCKETS: usize = WAIT_BUCKETS_MS.len() + 1;
+/// The looks in a row that find a queue empty and unused, after which its place is free for another one.
+const IDLE_LOOKS: u64 = 60;
 
 windfall_contract::declare_metrics! {
     /// What a queue has counted.
@@ -24,6 +26,13 @@ windfall_contract::declare_metrics! {
             /// Jobs that were handed to a consumer.
             pub consumed: u64,
         }
+    }
+}
+
+windfall_contract::declare_metrics! {
+    /// What waits in a queue.
+    #[derive(Debug, Clone, Copy, Default)]
+    pub struct QueueGauges counted by GaugeNumbers {
         gauge "windfall_taskqueue_jobs" ["state"] "Jobs that wait, by what they wait for; looked at every few seconds" {
             /// Jobs whose delay has not ended.
             pub delayed: u64 as "delayed",
@@ -105,8 +114,13 @@ pub struct QueueCounters {
 #[derive(Default)]
 struct OfQueue {
     numbers: QueueNumbers,
+    gauges: GaugeNumbers,
     buckets: [AtomicU64; BUCKETS],
     sum_ms: AtomicU64,
+    /// What it had counted when it was looked at last.
+    counted: AtomicU64,
+    /// The looks in a row since then that found nothing in it, and nothing counted.
+    idle_looks: AtomicU64,
 }
 
 impl QueueCounters {
@@ -121,7 +135,7 @@ impl QueueCounters {
         })
     }
 
-    /// Calls `each` with namespace, queue, numbers and times of each queue; what is counted together has empty names.
+    /// Calls `each` with namespace, queue, counts and times of each queue; what is counted together has empty names.
     pub fn each_queue(&self, mut each: impl FnMut(&str, &str, &QueueStats, &WaitTimes)) {
         for (name, own) in self.by_queue.read().iter() {
             each(name.namespace(), name.queue(), &own.numbers.read(), &own.times());
@@ -129,6 +143,14 @@ impl QueueCounters {
         let (others, times) = (self.others.numbers.read(), self.others.times());
         if others.produced + others.consumed > 0 {
             each("", "", &others, &times);
+        }
+    }
+
+    /// Calls `each` with namespace, queue and what waits, of each queue that is looked at. Nobody looks at those that are
+    /// counted together.
+    pub fn each_waiting(&self, mut each: impl FnMut(&str, &str, &QueueGauges)) {
+        for (name, own) in self.by_queue.read().iter() {
+            each(name.namespace(), name.queue(), &own.gauges.read());
         }
     }
 
@@ -191,13 +213,15 @@ impl QueueCounters {
     /// Shows what the shards hold that have answered. Where one did not, no number goes down: what it holds is missing, and
     /// alerts would end and workers go while its jobs wait.
     pub(crate) fn measured(&self, queue: &QueueName, measured: &Measured, is_whole: bool) {
-        let own = self.of(queue);
+        let by_queue = self.by_queue.read();
+        let Some(own) = by_queue.get(queue) else { return };
         let Measured { counts, oldest_ready_ms } = *measured;
+        own.looked(is_whole && counts == QueueCounts::default());
         for (gauge, value) in [
-            (&own.numbers.ready, counts.ready),
-            (&own.numbers.delayed, counts.delayed),
-            (&own.numbers.dead, counts.dead),
-            (&own.numbers.oldest_ready_ms, oldest_ready_ms),
+            (&own.gauges.ready, counts.ready),
+            (&own.gauges.delayed, counts.delayed),
+            (&own.gauges.dead, counts.dead),
+            (&own.gauges.oldest_ready_ms, oldest_ready_ms),
         ] {
             match is_whole {
                 true => gauge.store(value, Relaxed),
@@ -206,10 +230,24 @@ impl QueueCounters {
         }
     }
 
+    /// Where there is no room for another queue, makes room by the queues that have long been empty and unused: one of them
+    /// that is used again is counted anew.
+    pub(crate) fn make_room(&self) {
+        let mut all = self.by_queue.write();
+        if all.len() >= self.queues_max {
+            all.retain(|_, own| own.idle_looks.load(Relaxed) < IDLE_LOOKS);
+        }
+    }
+
     pub(crate) fn tended(&self, tended: &Tended) {
         self.pool.again.fetch_add(tended.again, Relaxed);
         self.pool.dead.fetch_add(tended.dead, Relaxed);
         self.pool.expired.fetch_add(tended.expired, Relaxed);
+    }
+
+    /// Jobs that somebody who wanted to take them found over.
+    pub(crate) fn expired(&self, jobs: u64) {
+        self.pool.expired_waiting.fetch_add(jobs, Relaxed);
     }
 
     pub(crate) fn swept(&self, shard: Shard, swept: &Swept) {
@@ -233,6 +271,14 @@ impl QueueCounters {
 }
 
 impl OfQueue {
+    fn looked(&self, is_empty: bool) {
+        let counted = self.numbers.produced.load(Relaxed) + self.numbers.consumed.load(Relaxed);
+        match self.counted.swap(counted, Relaxed) == counted && is_empty {
+            true => _ = self.idle_looks.fetch_add(1, Relaxed),
+            false => self.idle_looks.store(0, Relaxed),
+        }
+    }
+
     fn times(&self) -> WaitTimes {
         let buckets = std::array::from_fn(|at| self.buckets[at].load(Relaxed));
         WaitTimes { buckets, sum_ms: self.sum_ms.load(Relaxed) }
@@ -261,5 +307,50 @@ mod tests {
         });
         seen.sort();
         assert_eq!(seen, [(String::new(), 2, 0), ("a".into(), 2, 0), ("b".into(), 1, 1)]);
+    }
+
+    /// The queues that came first kept their places for the life of the process: alerts and scaling saw no other one.
+    #[test]
+    fn a_queue_that_has_long_been_empty_and_unused_makes_room_for_another_one() {
+        let counters = QueueCounters::new(2);
+        let [gone, used, new] = ["gone", "used", "new"].map(|queue| QueueName::new("n", queue).unwrap());
+        let empty = Measured::default();
+        counters.produced(&gone, 1);
+        for look in 0..=IDLE_LOOKS {
+            counters.produced(&used, 1);
+            for queue in [&gone, &used] {
+                counters.measured(queue, &empty, true);
+            }
+            counters.make_room();
+            assert_eq!(counters.has_room(), look == IDLE_LOOKS, "{look}");
+        }
+        counters.show(vec![new.clone()]);
+        let counts = QueueCounts { ready: 7, ..QueueCounts::default() };
+        counters.measured(&new, &Measured { counts, oldest_ready_ms: 5 }, true);
+        counters.measured(&gone, &Measured { counts, oldest_ready_ms: 5 }, true);
+        let mut seen = Vec::new();
+        counters.each_waiting(|_, queue, gauges| seen.push((queue.to_owned(), gauges.ready)));
+        seen.sort();
+        assert_eq!(seen, [("new".to_owned(), 7), ("used".to_owned(), 0)]);
+        // One of which a part is not known is not empty, nor one in which something waits.
+        for measured in [(empty, false), (Measured { counts, oldest_ready_ms: 0 }, true)] {
+            for _ in 0..=2 * IDLE_LOOKS {
+                counters.measured(&new, &measured.0, measured.1);
+                counters.measured(&used, &measured.0, measured.1);
+                counters.make_room();
+            }
+            assert!(!counters.has_room());
+        }
+    }
+
+    /// Those that are counted together had gauges that were always 0, whatever waited in them.
+    #[test]
+    fn what_is_counted_together_has_no_gauges() {
+        let counters = QueueCounters::new(0);
+        counters.produced(&QueueName::new("n", "q").unwrap(), 3);
+        let (mut counted, mut waiting) = (0, 0);
+        counters.each_queue(|_, _, stats, _| counted += stats.produced);
+        counters.each_waiting(|_, _, _| waiting += 1);
+        assert_eq!((counted, waiting), (3, 0));
     }
 }

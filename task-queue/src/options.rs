@@ -11,7 +11,7 @@ pub const BULK_JOBS_MAX: usize = 64;
 pub const CONSUME_COUNT_MAX: u64 = 100;
 /// The queues that one call consumes from at most.
 pub const CONSUME_QUEUES_MAX: usize = 32;
-/// The attributes of a job at most; the rest is left out.
+/// The attributes of a job at most; a job with more is refused.
 pub const ATTRIBUTES_MAX: usize = 16;
 /// The bytes of an attribute's name at most; the rest is cut.
 pub const ATTRIBUTE_KEY_MAX_BYTES: usize = 32;
@@ -49,7 +49,8 @@ pub struct ApiOptions {
     pub idle_timeout_ms: u64,
     /// The time for a request's body, and for the caller to read its answer. 100 to 300,000, default 30,000.
     pub body_timeout_ms: u64,
-    /// The bytes of all request bodies in memory. At least 16 MiB, default 256 MiB. A call beyond is told to come again.
+    /// The bytes of all request bodies in memory, and as many again of answers to consumers. At least 16 MiB, default 256 MiB.
+    /// A call beyond is told to come again (503).
     pub bodies_bytes_max: usize,
     /// The bytes of one bulk call. 1 MiB to 64 MiB, default 16 MiB.
     pub bulk_bytes_max: usize,
@@ -60,8 +61,9 @@ pub struct ApiOptions {
     pub polls_of_token_max: usize,
     /// The longest poll in seconds; a longer timeout is cut to it. 1 to 3,600, default 600.
     pub poll_max_s: u32,
-    /// Queues of each pool that the metrics show by name, those that are used first; the rest is counted together. 0 to
-    /// 10,000, default 200.
+    /// Queues of each pool that the metrics show by name, those that are used first; the rest is counted together, and what
+    /// waits in it is not shown. One that was empty and unused for five minutes makes room for another. 0 to 10,000, default
+    /// 200.
     pub metrics_queues_max: usize,
 }
 

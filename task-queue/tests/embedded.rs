@@ -112,7 +112,7 @@ async fn marks_are_kept_for_an_hour_though_the_clock_goes_back_by_one_and_no_lon
         store.remove(Shard(0), &ids).await.unwrap();
     }
     store.sweep(Shard(0), 0).await.unwrap();
-    assert_eq!(store.queues(Shard(0)).await.unwrap(), []);
+    assert_eq!(store.queues(Shard(0), 0).await.unwrap(), (0, Vec::new()));
     // Back and forth again: the clock was wrong for a while.
     fixture.now_ms.fetch_sub(ONCE_KEPT_MS, SeqCst);
     assert_eq!(publish(&store).await, 0);

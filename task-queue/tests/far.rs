@@ -12,7 +12,8 @@ use parking_lot::Mutex;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::time::{Duration, Instant};
 use windfall_contract::Clock;
 use windfall_contract::due::{Changed, FAR_INDEX, Shard, SlotMinute, TaskId, Waiting};
 use windfall_contract::task_queue::{
@@ -49,6 +50,10 @@ enum Fault {
 struct Timers {
     all: Mutex<BTreeMap<TaskId, (u64, Waiting, Bytes)>>,
     fault: Mutex<Fault>,
+    /// They answer no add for as long.
+    hang: AtomicBool,
+    /// The adds that have come.
+    adds: AtomicU64,
 }
 
 impl Timers {
@@ -90,6 +95,10 @@ impl Timers {
 #[async_trait]
 impl FarTimers for Timers {
     async fn add(&self, due_ms: u64, payloads: Vec<Bytes>) -> Result<Vec<TaskId>, FarTimersError> {
+        self.adds.fetch_add(1, SeqCst);
+        while self.hang.load(SeqCst) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
         self.before()?;
         let mut all = self.all.lock();
         let mut ids = Vec::new();
@@ -171,6 +180,10 @@ impl World {
     }
 
     async fn with(options: &EmbeddedJobsOptions) -> Self {
+        Self::with_api(options, ApiOptions::default()).await
+    }
+
+    async fn with_api(options: &EmbeddedJobsOptions, api: ApiOptions) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let now_ms = Arc::new(AtomicU64::new(START_MS));
         let own = Arc::clone(&now_ms);
@@ -178,7 +191,7 @@ impl World {
         let store = EmbeddedJobs::open(dir.path(), options, clock).unwrap();
         let timers = Arc::new(Timers::default());
         let far = FarJobs { timers: Arc::clone(&timers) as _, horizon_s: HORIZON_S };
-        let served = serve_with(&[("default", Arc::clone(&store))], Some(far), ApiOptions::default()).await;
+        let served = serve_with(&[("default", Arc::clone(&store))], Some(far), api).await;
         Self { served, store, timers, now_ms, _dir: dir }
     }
 
@@ -253,6 +266,39 @@ async fn a_job_for_later_waits_as_a_timer_and_comes_under_its_id() {
     world.fault(Fault::None);
     assert_eq!(world.hand_over(&fired).await, [PublishedFar::Over]);
     assert_eq!(wire.get(&path).await.status, 404);
+}
+
+/// The memory of far jobs was given back when their publisher hung up, while the scheduler still had them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn publishers_of_far_jobs_that_hang_up_free_no_memory_and_their_jobs_come_all_the_same() {
+    let api = ApiOptions { bodies_bytes_max: 16 << 20, ..ApiOptions::default() };
+    let world = World::with_api(&options(), api).await;
+    let wire = &world.served.wire;
+    world.timers.hang.store(true, SeqCst);
+    let jobs = json!(vec!["x".repeat(60_000); 64]).to_string();
+    let path = "/api/n/q/bulk?delay=3600&ttl=0";
+    for calls in 1..=4 {
+        let gone = wire.begin("PUT", path, &[("x-token", TOKEN)], &jobs).await;
+        let began = Instant::now();
+        while world.timers.adds.load(SeqCst) < calls {
+            assert!(began.elapsed() < Duration::from_secs(60), "the jobs do not reach the scheduler");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        drop(gone);
+    }
+    // The server has noticed that they are gone.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(wire.put(path, &jobs).await.status, 503);
+    world.timers.hang.store(false, SeqCst);
+    let began = Instant::now();
+    while wire.put(path, &jobs).await.status != 201 {
+        assert!(began.elapsed() < Duration::from_secs(60), "there is no room again");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    while world.timers.states().len() < 5 * 64 {
+        assert!(began.elapsed() < Duration::from_secs(60), "those whose publisher has gone do not wait");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

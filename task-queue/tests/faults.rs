@@ -30,6 +30,12 @@ struct Faulty {
     next: AtomicU8,
     /// Whether the last shard does not answer.
     is_half_away: AtomicBool,
+    /// It lets no job go, and says how many there are.
+    keeps_jobs: AtomicBool,
+    /// It comes upon nothing but jobs that are over, and never reaches their end.
+    finds_none: AtomicBool,
+    /// Nothing is swept away.
+    is_unswept: AtomicBool,
     /// Whether publishing waits.
     hangs: AtomicBool,
     /// How often it was asked to publish.
@@ -44,6 +50,9 @@ impl Faulty {
             inner,
             next: AtomicU8::new(0),
             is_half_away: AtomicBool::new(false),
+            keeps_jobs: AtomicBool::new(false),
+            finds_none: AtomicBool::new(false),
+            is_unswept: AtomicBool::new(false),
             hangs: AtomicBool::new(false),
             publishes: AtomicU64::new(0),
             looks: AtomicU64::new(0),
@@ -124,6 +133,13 @@ impl JobStore for Faulty {
     async fn take(&self, shard: Shard, batch: &[Take]) -> Result<(u64, Vec<TakenJobs>), JobStoreError> {
         self.refuses()?;
         self.reaches(shard)?;
+        if self.keeps_jobs.load(SeqCst) {
+            return Err(JobStoreError::Unavailable("it lets no job go".into()));
+        }
+        if self.finds_none.load(SeqCst) {
+            let cut = TakenJobs { is_cut: true, ..TakenJobs::default() };
+            return Ok((0, vec![cut; batch.len()]));
+        }
         let taken = self.inner.take(shard, batch).await?;
         self.loses().map(|()| taken)
     }
@@ -189,11 +205,14 @@ impl JobStore for Faulty {
     }
 
     async fn sweep(&self, shard: Shard, cursor: u64) -> Result<Swept, JobStoreError> {
+        if self.is_unswept.load(SeqCst) {
+            return Ok(Swept::default());
+        }
         self.inner.sweep(shard, cursor).await
     }
 
-    async fn queues(&self, shard: Shard) -> Result<Vec<QueueName>, JobStoreError> {
-        self.inner.queues(shard).await
+    async fn queues(&self, shard: Shard, cursor: u64) -> Result<(u64, Vec<QueueName>), JobStoreError> {
+        self.inner.queues(shard, cursor).await
     }
 }
 
@@ -334,6 +353,85 @@ async fn a_shard_that_is_away_holds_up_no_other_one() {
     assert_eq!(wire.get("/api/n/q/size").await.status, 200);
 }
 
+/// With several shards, a consumer was told that there is no job where the store had not let any go.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_consumer_hears_that_no_job_could_be_taken_and_not_that_there_is_none() {
+    for shards in [1, 3] {
+        let dir = tempfile::tempdir().unwrap();
+        let options = EmbeddedJobsOptions { shards, ..EmbeddedJobsOptions::default() };
+        let store = Faulty::new(EmbeddedJobs::open(dir.path(), &options, Clock::system()).unwrap());
+        let Served { wire, queues: _queues, .. } =
+            serve(&[("default", Arc::clone(&store))], ApiOptions::default()).await;
+        assert_eq!(wire.put("/api/n/q", "body").await.status, 201);
+        store.keeps_jobs.store(true, SeqCst);
+        for path in ["/api/n/q", "/api/n/other,q", "/api/n/q?count=9&timeout=30"] {
+            let refused = wire.get(path).await;
+            assert_eq!(
+                (refused.status, refused.json()),
+                (500, serde_json::json!({ "error": "internal error" })),
+                "{path} of {shards} shards"
+            );
+        }
+        store.keeps_jobs.store(false, SeqCst);
+        assert_eq!(wire.get("/api/n/other,q").await.status, 200);
+        assert_eq!(wire.get("/api/n/other,q").await.status, 404);
+    }
+}
+
+/// Jobs that a consumer found over were not counted, and those that nobody asked for alone were.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn jobs_that_a_consumer_finds_over_are_counted_as_expired() {
+    let dir = tempfile::tempdir().unwrap();
+    let inner = EmbeddedJobs::open(dir.path(), &EmbeddedJobsOptions::default(), Clock::system()).unwrap();
+    let store = Faulty::new(inner);
+    store.is_unswept.store(true, SeqCst);
+    let Served { wire, queues, .. } = serve(&[("default", Arc::clone(&store))], ApiOptions::default()).await;
+    let counters = Arc::clone(&queues.counters()[0].1);
+    assert_eq!(wire.put("/api/n/q/bulk?ttl=1", "[1, 2, 3]").await.status, 201);
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    assert_eq!(counters.pool().expired_waiting, 0);
+    assert_eq!(wire.get("/api/n/q").await.status, 404);
+    assert_eq!(counters.pool().expired_waiting, 3);
+}
+
+/// It was shown with a second that was left, and with its tries.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_expired_head_is_shown_without_data_ttl_and_tries() {
+    let dir = tempfile::tempdir().unwrap();
+    let inner = EmbeddedJobs::open(dir.path(), &EmbeddedJobsOptions::default(), Clock::system()).unwrap();
+    let store = Faulty::new(inner);
+    store.is_unswept.store(true, SeqCst);
+    let Served { wire, queues: _queues, .. } =
+        serve(&[("default", Arc::clone(&store))], ApiOptions::default()).await;
+    let id = wire.put("/api/n/q?ttl=1&tries=3", "body").await.text("job_id");
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    let head = wire.get("/api/n/q/peek").await;
+    let mut shown = head.json();
+    assert!(shown["elapsed_ms"].take().as_u64().is_some_and(|ms| ms >= 1_000), "{head:?}");
+    let expected = serde_json::json!({
+        "namespace": "n", "queue": "q", "job_id": id, "data": null, "ttl": 0, "elapsed_ms": null,
+        "remain_tries": 0, "attributes": null,
+    });
+    assert_eq!((head.status, shown), (200, expected));
+}
+
+/// Behind two million jobs that were over, a consumer was told that there is none, though one was ready.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_consumer_that_reaches_no_end_of_jobs_that_are_over_is_told_to_come_again() {
+    for shards in [1, 2] {
+        let dir = tempfile::tempdir().unwrap();
+        let options = EmbeddedJobsOptions { shards, ..EmbeddedJobsOptions::default() };
+        let store = Faulty::new(EmbeddedJobs::open(dir.path(), &options, Clock::system()).unwrap());
+        let Served { wire, queues: _queues, .. } =
+            serve(&[("default", Arc::clone(&store))], ApiOptions::default()).await;
+        assert_eq!(wire.put("/api/n/q", "behind them").await.status, 201);
+        store.finds_none.store(true, SeqCst);
+        assert_eq!(wire.get("/api/n/q").await.status, 503);
+        store.finds_none.store(false, SeqCst);
+        assert_eq!(wire.get("/api/n/q").await.data(), b"behind them");
+    }
+}
+
 /// The gauges left out what a shard held that was away, so that alerts ended and workers went while its jobs waited.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn gauges_go_up_and_not_down_while_a_shard_is_away() {
@@ -359,9 +457,9 @@ async fn gauges_go_up_and_not_down_while_a_shard_is_away() {
     let counters = Arc::clone(&queues.counters()[0].1);
     let ready = || {
         let mut ready = None;
-        counters.each_queue(|_, queue, stats, _| {
+        counters.each_waiting(|_, queue, gauges| {
             if queue == "q" {
-                ready = Some(stats.ready);
+                ready = Some(gauges.ready);
             }
         });
         ready

@@ -27,8 +27,8 @@ fn open(dir: &tempfile::TempDir, shards: u16) -> Arc<EmbeddedJobs> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_whole_contract_holds_on_one_shard_and_on_many() {
     for shards in [1, 5] {
-        let dir = tempfile::tempdir().unwrap();
-        whole_contract(open(&dir, shards)).await;
+        let [dir, other] = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        whole_contract(open(&dir, shards), open(&other, shards)).await;
     }
 }
 
@@ -205,8 +205,7 @@ async fn a_caller_that_does_not_read_its_answer_is_cut_off() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_deleted_token_consumes_no_more_by_its_open_polls() {
     let dir = tempfile::tempdir().unwrap();
-    let Served { wire, admin, queues: _queues } =
-        serve(&[("default", open(&dir, 2))], ApiOptions::default()).await;
+    let Served { wire, admin, queues } = serve(&[("default", open(&dir, 2))], ApiOptions::default()).await;
     let gone = admin.post("/token/n?description=x", "").await.text("token");
     let poll = tokio::spawn({
         let (wire, gone) = (wire.clone(), gone.clone());
@@ -219,4 +218,166 @@ async fn a_deleted_token_consumes_no_more_by_its_open_polls() {
     assert_eq!((refused.status, refused.json()), (401, json!({ "error": "invalid token" })));
     let job = wire.get("/api/n/kept?timeout=10&ttr=600").await;
     assert_eq!((job.status, &job.json()["remain_tries"]), (200, &json!(0)), "{job:?}");
+    let (mut consumed, mut waits) = (0, 0);
+    queues.counters()[0].1.each_queue(|_, _, stats, times| {
+        consumed += stats.consumed;
+        waits += times.buckets.iter().sum::<u64>();
+    });
+    assert_eq!((consumed, waits), (1, 1), "what was given back was handed to nobody");
+}
+
+/// A consume call took 4 MiB from each shard, and held all of it until its caller had read it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_has_no_more_bytes_for_each_shard_that_has_jobs() {
+    let dir = tempfile::tempdir().unwrap();
+    let Served { wire, queues: _queues, .. } =
+        serve(&[("default", open(&dir, 8))], ApiOptions::default()).await;
+    let body = "x".repeat(1 << 20);
+    for _ in 0..24 {
+        assert_eq!(wire.put("/api/n/long", &body).await.status, 201);
+    }
+    let (mut taken, mut calls) = (0, 0);
+    while taken < 24 {
+        let reply = wire.get("/api/n/long?count=100&ttr=600").await;
+        assert_eq!(reply.status, 200, "{taken} of 24 jobs came");
+        let jobs = reply.json().as_array().unwrap().len();
+        // 4 MiB, and what the last shard had besides.
+        assert!(jobs <= 9, "{jobs} jobs of 1 MiB in one answer");
+        taken += jobs;
+        calls += 1;
+    }
+    assert!(calls >= 3);
+    assert_eq!(wire.get("/api/n/long?count=100").await.status, 404);
+}
+
+/// A consumer that asks for much and reads nothing.
+async fn hoard(queues: &windfall_task_queue::TaskQueues, path: &str) -> TcpStream {
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(16 << 10).unwrap();
+    let mut stream = socket.connect(queues.api_address()).await.unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nhost: h\r\nx-token: {TOKEN}\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    stream
+}
+
+/// Nothing bounded the answers of consumers that do not read them: a hundred of them took all memory.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_that_nobody_reads_leave_the_jobs_in_the_store() {
+    let dir = tempfile::tempdir().unwrap();
+    let options =
+        ApiOptions { bodies_bytes_max: 16 << 20, body_timeout_ms: 300_000, ..ApiOptions::default() };
+    let Served { wire, queues, .. } = serve(&[("default", open(&dir, 1))], options).await;
+    let body = "x".repeat(1 << 20);
+    for _ in 0..20 {
+        assert_eq!(wire.put("/api/n/long", &body).await.status, 201);
+    }
+    let size = async || wire.get("/api/n/long/size").await.json()["size"].as_u64().unwrap();
+    let mut hoards = Vec::new();
+    for left in [15, 10, 5] {
+        hoards.push(hoard(&queues, "/api/n/long?count=100&ttr=600").await);
+        let began = Instant::now();
+        while size().await != left {
+            assert!(began.elapsed() < Duration::from_secs(60), "{} jobs are left", size().await);
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+    // 15 MiB of bodies are 20 MiB of answers.
+    let refused = wire.get("/api/n/long?ttr=600").await;
+    let error = json!({ "error": "too many answers are in memory, please retry later" });
+    assert_eq!((refused.status, refused.json()), (503, error));
+    assert_eq!(size().await, 5, "nothing was taken for it");
+    assert_eq!(wire.put("/api/n/other", "x").await.status, 201, "publishers have room of their own");
+    drop(hoards);
+    let began = Instant::now();
+    while wire.get("/api/n/long?ttr=600").await.status != 200 {
+        assert!(began.elapsed() < Duration::from_secs(60), "there is no room again");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// A body may take its time: what it was to be published with was asked before it came, and not after.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deleted_token_publishes_no_more_by_a_body_that_is_still_coming() {
+    let dir = tempfile::tempdir().unwrap();
+    let Served { wire, admin, queues } = serve(&[("default", open(&dir, 2))], ApiOptions::default()).await;
+    for (path, body) in [("/api/n/kept", "body"), ("/api/n/kept/bulk", "[1, 2]")] {
+        let token = admin.post("/token/n?description=x", "").await.text("token");
+        let mut stream = TcpStream::connect(queues.api_address()).await.unwrap();
+        let head = format!(
+            "PUT {path} HTTP/1.1\r\nhost: h\r\nconnection: close\r\nexpect: 100-continue\r\nx-token: {token}\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
+        stream.write_all(head.as_bytes()).await.unwrap();
+        // The server asks for the body when it has found the token good.
+        let mut asks = [0; 25];
+        stream.read_exact(&mut asks).await.unwrap();
+        assert!(asks.starts_with(b"HTTP/1.1 100"), "{}", String::from_utf8_lossy(&asks));
+        assert_eq!(admin.delete(&format!("/token/n/{token}")).await.status, 204);
+        stream.write_all(body.as_bytes()).await.unwrap();
+        let refused = api::Wire::end(stream).await;
+        assert_eq!((refused.status, refused.json()), (401, json!({ "error": "invalid token" })), "{path}");
+    }
+    assert_eq!(wire.get("/api/n/kept/size").await.json()["size"], 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bounds_of_polls_and_of_bulk_calls_are_those_of_the_options() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = ApiOptions { poll_max_s: 1, bulk_bytes_max: 1 << 20, ..ApiOptions::default() };
+    let Served { wire, queues: _queues, .. } = serve(&[("default", open(&dir, 2))], options).await;
+    let began = Instant::now();
+    assert_eq!(wire.get("/api/n/none?timeout=600").await.status, 404);
+    let took = began.elapsed();
+    assert!((Duration::from_secs(1)..Duration::from_secs(300)).contains(&took), "{took:?}");
+    // Each job may have as much, but not the call.
+    let halves = json!(vec!["x".repeat(1 << 19); 2]).to_string();
+    let refused = wire.put("/api/n/q/bulk", &halves).await;
+    assert_eq!((refused.status, refused.json()), (413, json!({ "error": "body too large" })));
+    let fits = json!(vec!["x".repeat(1 << 18); 2]).to_string();
+    assert_eq!(wire.put("/api/n/q/bulk", &fits).await.status, 201);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bulk_call_and_a_replacement_count_as_one_call_each_for_a_limit() {
+    let dir = tempfile::tempdir().unwrap();
+    let Served { wire, admin, queues: _queues } =
+        serve(&[("default", open(&dir, 2))], ApiOptions::default()).await;
+    let old = wire.put("/api/n/q", "old").await.text("job_id");
+    let token = admin.post("/token/n?description=x", "").await.text("token");
+    let limit = json!({ "read": 0, "write": 2, "interval": 600 }).to_string();
+    assert_eq!(admin.post(&format!("/token/n/{token}/limit"), &limit).await.status, 201);
+    let replace = format!("/api/n/q/job/{old}");
+    let put =
+        async |path: &str, body: &str| wire.call("PUT", path, &[("x-token", &token)], body).await.status;
+    assert_eq!(put("/api/n/q/bulk", "[1, 2, 3]").await, 201);
+    assert_eq!(put(&replace, "new").await, 201);
+    for path in ["/api/n/q", "/api/n/q/bulk", &replace] {
+        assert_eq!(put(path, "[4]").await, 429, "{path}");
+    }
+    assert_eq!(wire.get("/api/n/q/size").await.json()["size"], 4, "what was refused changed nothing");
+    // 0 is any number.
+    for _ in 0..3 {
+        assert_eq!(wire.call("GET", "/api/n/q", &[("x-token", &token)], "").await.status, 200);
+    }
+}
+
+/// The same as for one queue and one job, where a call asks for several of each.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_job_starves_where_batches_are_taken_of_several_queues() {
+    let dir = tempfile::tempdir().unwrap();
+    let Served { wire, queues: _queues, .. } =
+        serve(&[("default", open(&dir, 8))], ApiOptions::default()).await;
+    for at in 0..40 {
+        wire.put("/api/n/second", &format!("old {at}")).await;
+    }
+    let (mut old, mut calls) = (0, 0);
+    while old < 40 {
+        wire.put("/api/n/second/bulk", "[1, 2, 3]").await;
+        let jobs = wire.get("/api/n/first,second?count=3&ttr=600").await;
+        assert_eq!(jobs.status, 200, "{jobs:?}");
+        let jobs = jobs.json();
+        old += jobs.as_array().unwrap().iter().filter(|job| api::data_of(job).starts_with(b"old")).count();
+        calls += 1;
+        assert!(calls < 2_000, "{old} of 40 old jobs have gone out after {calls} calls");
+    }
 }

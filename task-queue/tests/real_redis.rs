@@ -101,7 +101,9 @@ async fn one_server_conforms() {
 #[ignore = "needs real servers: ./dev test runs it"]
 async fn the_whole_contract_holds_over_http() {
     let server = single().await;
-    whole_contract(open(&server).await).await;
+    let options = RedisJobsOptions { prefix: "other".into(), ..RedisJobsOptions::at(server.url()) };
+    let other = RedisJobs::open(patient(options)).await.unwrap();
+    whole_contract(open(&server).await, other).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

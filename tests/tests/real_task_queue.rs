@@ -103,7 +103,7 @@ fn a_client_that_was_written_for_lmstfy_works_unmodified() {
 
 /// A row: `[header] METHOD /path < body => status answer`. `(open)` sends no token, `(admin)` asks the admin API,
 /// `(until)` asks again until it is so. `$id` and `$token` are what the last answer with one has said. In an answer `"*"`
-/// is anything.
+/// is anything. `$big` is a text of more than 1 MiB, `$many` an array of 65 jobs, `$long` a name of 256 bytes.
 const ROWS: &str = r#"
 PUT /api/n/plain?tries=2&ttl=60 < hello => 201 {"msg":"published","job_id":"*"}
 (open) GET /api/n/plain/size => 200 {"namespace":"n","queue":"plain","size":1}
@@ -134,6 +134,10 @@ PUT /api/n/delayed?delay=600 < cancelled => 201 {"msg":"published","job_id":"*"}
 DELETE /api/n/delayed/job/$id => 204
 GET /api/n/delayed/job/$id => 404 {"error":"job not found"}
 
+PUT /api/n/asked < question => 201 {"msg":"published","job_id":"*"}
+PUT /api/n/$id/bulk < ["answer"] => 201 {"msg":"published","job_ids":["*"]}
+GET /api/n/$id?timeout=30 => 200 {"msg":"new job","namespace":"n","queue":"$id","job_id":"*","data":"ImFuc3dlciI=","ttl":"*","elapsed_ms":"*","remain_tries":0,"attributes":null}
+
 PUT /api/n/dropped < x => 201 {"msg":"published","job_id":"*"}
 DELETE /api/n/dropped => 204
 (open) GET /api/n/dropped/size => 200 {"namespace":"n","queue":"dropped","size":0}
@@ -157,6 +161,12 @@ PUT /api/n/bad?delay=2&ttl=1 < x => 400 {"error":"ttl is shorter than delay"}
 PUT /api/n/_bad < x => 400 {"error":"*"}
 PUT /api/n/bad/bulk < {} => 400 {"error":"request body should be an array of objects"}
 PUT /api/n/bad/bulk < [] => 400 {"error":"no jobs"}
+PUT /api/n/bad/bulk < null => 400 {"error":"no jobs"}
+PUT /api/n/bad/bulk < $many => 400 {"error":"too many jobs"}
+PUT /api/n/bad/bulk < ["$big"] => 413 {"error":"job too large"}
+PUT /api/n/bad < $big => 413 {"error":"body too large"}
+PUT /api/n/$long < x => 400 {"error":"namespace or queue name too long"}
+(open) GET /api/n/bad/size => 200 {"namespace":"n","queue":"bad","size":0}
 GET /api/n/bad?ttr=x => 400 {"error":"invalid ttr"}
 GET /api/n/bad?timeout=x => 400 {"error":"invalid timeout"}
 GET /api/n/bad?count=101 => 400 {"error":"invalid count"}
@@ -169,6 +179,9 @@ POST /api/n/bad => 404 {"error":"api not found"}
 (admin) POST /token/made => 400 {"error":"invalid description"}
 (admin) POST /token/made?description=mails => 201 {"token":"*"}
 (admin) GET /token/made => 200 {"tokens":{"$token":"mails"}}
+(admin) POST /token/made?description=mails&pool=none => 400 {"error":"pool not found"}
+(open) GET /api/made/limited?token=default:$token => 404 {"msg":"no job available"}
+(admin) POST /token/made/$token/limit < {"read":1,"write":1,"interval":0} => 400 {"error":"interval should be > 0"}
 (admin) GET /token/made/$token/limit => 404 null
 (admin) POST /token/made/$token/limit < {"read":0,"write":0,"interval":9} => 400 {"limiter":{"read":0,"write":0,"interval":9}}
 (admin) POST /token/made/$token/limit < {"read":1,"write":2,"interval":600} => 201 {"limiter":{"read":1,"write":2,"interval":600}}
@@ -226,7 +239,9 @@ fn curl_is_answered_as_the_page_says_row_by_row() {
 
 /// Asks what a row asks; status and body of the answer.
 fn ask(queue: &TaskQueue, token: &str, request: &str) -> (u16, String) {
-    let (head, body) = request.split_once(" < ").unwrap_or((request, ""));
+    let request = request.replace("$big", &"x".repeat((1 << 20) + 100)).replace("$long", &"q".repeat(256));
+    let request = request.replace("$many", &format!("[{}]", ["1"; 65].join(",")));
+    let (head, body) = request.split_once(" < ").unwrap_or((&request, ""));
     let (mut rest, mut arguments) = (head, Vec::new());
     let (mut host, mut is_open) = (&queue.api, false);
     loop {

@@ -5,7 +5,7 @@ use super::options::ServiceOptions;
 use super::role::Role;
 use super::run::{Stops, tell_readiness};
 use super::scheduler::SchedulerAt;
-use crate::drivers::{Connect, DurabilityAt, JobsAt, OpenJobs};
+use crate::drivers::{DurabilityAt, JobsAt, OpenJobs};
 use crate::outcome::Outcome;
 use crate::place;
 use crate::wiring::{Background, Hopeless, Tasks, connect};
@@ -15,9 +15,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::task::JoinSet;
 use windfall_contract::Clock;
 use windfall_contract::due::Shard;
-use windfall_contract::task_queue::{DoubtfulJobs, JobStore};
+use windfall_contract::task_queue::{DoubtfulJobs, JobStore, JobStoreError};
 use windfall_edge::{Access, AccessSource, Health, ListenerCounts, Metrics, Need, Part, Parts, Router};
 use windfall_scheduler::Timers;
 use windfall_scheduler_service::{FarJobTarget, FarJobTimers};
@@ -174,8 +175,9 @@ impl Pools {
     /// Connects to stores that were away, and reports how they are.
     pub fn follow(&self, tasks: &Tasks, health: &Health, need: Need) -> Vec<Background> {
         let each = |(name, open): (&String, &OpenJobs)| {
-            let part = health.part(format!("pool {name} of the task queue"), need);
-            follow(tasks, part, Arc::clone(&open.store), open.away.clone())
+            let whole = health.part(format!("pool {name} of the task queue"), need);
+            let shards = health.part(format!("shards of pool {name} of the task queue"), Need::Weak);
+            follow(tasks, whole, shards, open)
         };
         self.0.iter().map(each).collect()
     }
@@ -319,36 +321,127 @@ pub async fn live(options: &ServiceOptions, stops: &mut Stops, clock: &Clock) ->
     }
 }
 
-/// Connects to a pool's store where its server was away at the start, and follows whether it answers.
-fn follow(tasks: &Tasks, part: Part, store: Arc<dyn JobStore>, away: Option<Arc<dyn Connect>>) -> Background {
-    let part = Arc::new(part);
+/// Connects to a pool's store where its server was away at the start, and follows whether it answers: as a whole, and each of
+/// its shards.
+fn follow(tasks: &Tasks, whole: Part, shards: Part, open: &OpenJobs) -> Background {
+    let parts = Arc::new((whole, shards));
+    let (store, tokens, away) = (Arc::clone(&open.store), Arc::clone(&open.tokens), open.away.clone());
     let owner = tasks.clone();
     tasks.spawn("looks at a store of jobs", move || {
-        let (part, owner) = (Arc::clone(&part), owner.clone());
-        let (store, away) = (Arc::clone(&store), away.clone());
+        let (parts, owner, away) = (Arc::clone(&parts), owner.clone(), away.clone());
+        let (store, tokens) = (Arc::clone(&store), Arc::clone(&tokens));
         async move {
+            let (whole, shards) = &*parts;
             if let Some(away) = away {
-                connect(&part, &owner, &*away).await;
+                connect(whole, &owner, &*away).await;
             }
             loop {
-                let found = store.look(Shard(0), &[]).await;
-                part.looked(found.map(drop).map_err(|error| error.to_string()));
+                if let Some(why) = store.has_ended() {
+                    owner.fatal(Hopeless::Failed(format!(
+                        "a pool of the task queue has to be opened again: {why}"
+                    )));
+                }
+                // No token has this name.
+                let registry = tokens.token("-", "-").await.map(drop);
+                let found = Found { registry: said(registry), shards: look_at_shards(&store).await };
+                whole.looked(found.whole());
+                shards.looked(found.each_shard());
                 tokio::time::sleep(STORE_EVERY).await;
             }
         }
     })
 }
 
+fn said(answer: Result<(), JobStoreError>) -> Result<(), String> {
+    answer.map_err(|error| error.to_string())
+}
+
+/// Asks all shards at the same time: one that is away takes as long as a call may.
+async fn look_at_shards(store: &Arc<dyn JobStore>) -> BTreeMap<Shard, Result<(), String>> {
+    let mut looks = JoinSet::new();
+    let mut found = BTreeMap::new();
+    for shard in (0..store.shards()).map(Shard) {
+        // What is said of one whose look ends by a panic.
+        found.insert(shard, Err("the look at it has stopped".to_owned()));
+        let store = Arc::clone(store);
+        looks.spawn(async move { (shard, store.look(shard, &[]).await.map(drop)) });
+    }
+    while let Some(looked) = looks.join_next().await {
+        if let Ok((shard, answer)) = looked {
+            found.insert(shard, said(answer));
+        }
+    }
+    found
+}
+
+/// What a look at a pool's store has found.
+struct Found {
+    /// Where its tokens are.
+    registry: Result<(), String>,
+    shards: BTreeMap<Shard, Result<(), String>>,
+}
+
+impl Found {
+    /// Calls are answered as long as tokens can be read and any shard answers: the others are passed over.
+    fn whole(&self) -> Result<(), String> {
+        self.registry.clone().map_err(|why| format!("its tokens cannot be read: {why}"))?;
+        let is_any_well = self.shards.values().any(Result::is_ok);
+        if is_any_well { Ok(()) } else { self.each_shard() }
+    }
+
+    fn each_shard(&self) -> Result<(), String> {
+        let away: Vec<_> = self
+            .shards
+            .iter()
+            .filter_map(|(shard, answer)| Some((shard.0, answer.as_ref().err()?)))
+            .collect();
+        let Some((first, why)) = away.first() else { return Ok(()) };
+        let (count, all) = (away.len(), self.shards.len());
+        Err(format!("{count} of {all} shards do not answer, the first of them {first}: {why}"))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::services::Role;
+    use windfall_task_queue::embedded::{EmbeddedJobs, EmbeddedJobsOptions};
 
     fn load(text: &str) -> Result<ServiceOptions> {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("options.toml");
         std::fs::write(&file, text).unwrap();
         ServiceOptions::load(Some(&file), Some(folder.path().join("data")))
+    }
+
+    /// One master of a cluster made all processes unready, and a balancer had nobody left, though the other shards worked.
+    #[test]
+    fn a_pool_is_there_as_long_as_its_tokens_and_any_of_its_shards_are() {
+        let found = |registry: bool, shards: &[bool]| {
+            let answer = |is_well: bool| if is_well { Ok(()) } else { Err("it is away".to_owned()) };
+            let shards = (0..).map(Shard).zip(shards.iter().map(|is_well| answer(*is_well))).collect();
+            Found { registry: answer(registry), shards }
+        };
+        let well = found(true, &[true, true]);
+        assert_eq!((well.whole(), well.each_shard()), (Ok(()), Ok(())));
+        let part = found(true, &[false, true, false]);
+        let why = "2 of 3 shards do not answer, the first of them 0: it is away";
+        assert_eq!((part.whole(), part.each_shard()), (Ok(()), Err(why.to_owned())));
+        let none = found(true, &[false, false]);
+        assert!(none.whole().is_err() && none.each_shard().is_err());
+        let nameless = found(false, &[true]);
+        assert_eq!(nameless.whole(), Err("its tokens cannot be read: it is away".to_owned()));
+        assert_eq!(nameless.each_shard(), Ok(()));
+    }
+
+    #[tokio::test]
+    async fn every_shard_is_looked_at() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = EmbeddedJobsOptions { shards: 3, ..EmbeddedJobsOptions::default() };
+        let store = EmbeddedJobs::open(folder.path(), &options, Clock::system()).unwrap();
+        let found = look_at_shards(&(store as Arc<dyn JobStore>)).await;
+        assert_eq!(found.keys().copied().collect::<Vec<_>>(), [Shard(0), Shard(1), Shard(2)]);
+        assert!(found.values().all(Result::is_ok), "{found:?}");
     }
 
     #[test]

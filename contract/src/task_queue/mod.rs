@@ -34,6 +34,8 @@ pub const SHARDS_MAX: u16 = 256;
 pub const TAKE_MAX: usize = 1_000;
 /// The bytes of bodies after which a call takes no more jobs.
 pub const TAKE_BYTES_MAX: usize = 4 << 20;
+/// About how many queues one call of a store names.
+pub const QUEUES_PAGE: usize = 1_000;
 /// How long a mark is kept at least that keeps a job from being published twice.
 pub const ONCE_KEPT_MS: u64 = 3_600_000;
 /// How long after a far job was due a deletion of it is remembered at least, where its timer may still fire.

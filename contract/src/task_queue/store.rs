@@ -96,6 +96,8 @@ pub struct TakenJobs {
     pub jobs: Vec<TakenJob>,
     /// How many jobs of the queue are still ready in the shard.
     pub ready_left: u64,
+    /// Jobs that it came upon whose ttl had ended, and that are gone.
+    pub expired: u64,
     /// Whether the call ended before it had looked at all that is ready: ask again.
     pub is_cut: bool,
 }
@@ -193,6 +195,12 @@ pub trait JobStore: Send + Sync {
 
     /// What an Ok survives.
     fn durability(&self) -> Durability;
+
+    /// Why no call will be answered until the store is opened again, where that is so. A process that has opened it cannot go
+    /// on then, and has to be started again.
+    fn has_ended(&self) -> Option<String> {
+        None
+    }
 
     /// Publishes jobs. Their ids, in the order of `batch` and of its bodies: no two jobs of a store ever have the same.
     ///
@@ -336,9 +344,11 @@ pub trait JobStore: Send + Sync {
     /// [`JobStoreError`].
     async fn sweep(&self, shard: Shard, cursor: u64) -> Result<Swept, JobStoreError>;
 
-    /// The queues that have a job in the shard, and perhaps some that had.
+    /// About [`QUEUES_PAGE`](super::QUEUES_PAGE) of the queues that have a job in the shard, and perhaps some that had, from a
+    /// cursor on, and where to go on; 0 is the beginning and the end. One that is there from the first page to the last one is on
+    /// one of them at least, perhaps on two.
     ///
     /// # Errors
     /// [`JobStoreError`].
-    async fn queues(&self, shard: Shard) -> Result<Vec<QueueName>, JobStoreError>;
+    async fn queues(&self, shard: Shard, cursor: u64) -> Result<(u64, Vec<QueueName>), JobStoreError>;
 }

@@ -1,8 +1,8 @@
 //! Publishing, taking and ending jobs.
 
+use super::ShardStep;
 use super::queue::QueueState;
 use super::rows::{self, Key, Reading};
-use super::{ShardState, ShardStep};
 use bytes::Bytes;
 use std::collections::VecDeque;
 use std::ops::Bound;
@@ -18,15 +18,17 @@ const READ_AHEAD_BYTES: usize = 1 << 20;
 impl ShardStep<'_> {
     /// The queue, which is there from now on.
     pub(super) fn queue(&mut self, name: &QueueName) -> &mut QueueState {
-        if !self.state.queues.contains_key(name) {
-            let number = self.state.next_queue;
-            self.state.next_queue += 1;
-            let key = Key::of(b'q').u16(self.state.number).u32(number).end();
-            self.step.put(key, Bytes::copy_from_slice(name.as_str().as_bytes()));
-            self.state.names.insert(number, name.clone());
-        }
-        let ShardState { queues, next_queue, .. } = &mut *self.state;
-        queues.entry(name.clone()).or_insert_with(|| QueueState::new(*next_queue - 1))
+        let number = match self.state.queues.get(name) {
+            Some(own) => own.number,
+            None => {
+                let number = self.state.free_number();
+                let key = Key::of(b'q').u16(self.state.number).u32(number).end();
+                self.step.put(key, Bytes::copy_from_slice(name.as_str().as_bytes()));
+                self.state.names.insert(number, name.clone());
+                number
+            }
+        };
+        self.state.queues.entry(name.clone()).or_insert_with(|| QueueState::new(number))
     }
 
     /// The queue, if it is there, with what has become ready counted as such.
@@ -158,6 +160,7 @@ pub(super) fn take(
         let record = pop(step, &take.queue, next);
         looked.add(&record);
         if is_expired(&record, step.now_ms) {
+            taken.expired += 1;
             continue;
         }
         let tries_left = record.tries_left.saturating_sub(1);
@@ -336,4 +339,64 @@ pub(super) fn peek(step: &mut ShardStep<'_>, name: &QueueName) -> Result<Option<
         };
         FoundJob { job: taken_job(record), now_ms: step.now_ms }
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{EmbeddedJobs, EmbeddedJobsOptions};
+    use super::*;
+    use windfall_contract::Clock;
+    use windfall_contract::task_queue::JobStore;
+
+    /// Numbers of queues were used twice once they had come round, and two queues had their jobs in the same rows.
+    #[tokio::test]
+    async fn no_two_queues_have_one_number_when_numbers_come_round() {
+        let dir = tempfile::tempdir().unwrap();
+        let open =
+            || EmbeddedJobs::open(dir.path(), &EmbeddedJobsOptions::default(), Clock::system()).unwrap();
+        let names = ["old", "last", "new", "next"];
+        let queue = |name: &str| QueueName::new("n", name).unwrap();
+        let jobs = |name: &'static str| NewJobs {
+            queue: queue(name),
+            delay_s: 0,
+            ttl_s: 0,
+            tries: 1,
+            is_versioned: false,
+            attributes: Vec::new(),
+            bodies: vec![name.into()],
+        };
+        let store = open();
+        store.publish(Shard(0), &[jobs("old")]).await.unwrap();
+        store.inner.shards[0].lock().next_queue = u32::MAX;
+        store.publish(Shard(0), &[jobs("last"), jobs("new")]).await.unwrap();
+        let numbers: Vec<u32> = store.inner.shards[0].lock().names.keys().copied().collect();
+        assert_eq!(numbers, [0, 1, u32::MAX]);
+        drop(store);
+        // The greatest number is in use when it is opened again.
+        let store = open();
+        store.publish(Shard(0), &[jobs("next")]).await.unwrap();
+        for name in names {
+            let take = [Take { queue: queue(name), count: 9, ttr_s: 60 }];
+            let (_, taken) = store.take(Shard(0), &take).await.unwrap();
+            let bodies: Vec<_> = taken[0].jobs.iter().map(|job| job.body.clone()).collect();
+            assert_eq!(bodies, [name]);
+        }
+    }
+
+    /// One failed write refused everything from then on, and nothing told the process to end.
+    #[tokio::test]
+    async fn a_store_of_which_a_write_has_failed_says_that_it_has_ended() {
+        let dir = tempfile::tempdir().unwrap();
+        let open =
+            || EmbeddedJobs::open(dir.path(), &EmbeddedJobsOptions::default(), Clock::system()).unwrap();
+        let store = open();
+        assert_eq!(store.has_ended(), None);
+        // As a write that the disk refuses does.
+        store.inner.files.give_up();
+        let why = store.has_ended().unwrap();
+        assert!(why.contains("must be opened again"), "{why}");
+        assert!(store.look(Shard(0), &[]).await.is_err());
+        drop(store);
+        assert_eq!(open().has_ended(), None);
+    }
 }

@@ -42,7 +42,7 @@ use windfall_contract::Clock;
 use windfall_contract::due::{Durability, Shard};
 use windfall_contract::task_queue::{
     DoubtfulJobs, FAR_REMOVALS_MAX, FarJob, FoundJob, HeldState, JobId, JobStore, JobStoreError, Lease,
-    NewJobs, OnceJob, PublishedFar, QueueCounts, QueueName, Swept, Take, TakenJobs, Tended,
+    NewJobs, OnceJob, PublishedFar, QUEUES_PAGE, QueueCounts, QueueName, Swept, Take, TakenJobs, Tended,
 };
 
 /// How an embedded store of jobs uses memory and disk.
@@ -287,7 +287,7 @@ impl ShardState {
             let queue = Reading(&key[prefix.len()..]).u32()?;
             let name = std::str::from_utf8(&name).ok().and_then(|name| QueueName::parse(name).ok());
             let name = name.ok_or_else(rows::damaged)?;
-            state.next_queue = state.next_queue.max(queue + 1);
+            state.next_queue = state.next_queue.max(queue.saturating_add(1));
             state.names.insert(queue, name.clone());
             state.queues.insert(name, QueueState::new(queue));
         }
@@ -312,6 +312,16 @@ impl ShardState {
         Ok(state)
     }
 
+    /// A number that no queue has. They come round: each answer to a synchronous job takes one.
+    fn free_number(&mut self) -> u32 {
+        while self.names.contains_key(&self.next_queue) {
+            self.next_queue = self.next_queue.wrapping_add(1);
+        }
+        let number = self.next_queue;
+        self.next_queue = number.wrapping_add(1);
+        number
+    }
+
     fn numbered(&mut self, number: u32) -> Result<&mut QueueState, JobStoreError> {
         let name = self.names.get(&number);
         name.and_then(|name| self.queues.get_mut(name)).ok_or_else(rows::damaged)
@@ -326,6 +336,10 @@ impl JobStore for EmbeddedJobs {
 
     fn durability(&self) -> Durability {
         self.durability
+    }
+
+    fn has_ended(&self) -> Option<String> {
+        self.inner.files.check().err().map(|error| error.to_string())
     }
 
     async fn publish(&self, shard: Shard, batch: &[NewJobs]) -> Result<Vec<Vec<JobId>>, JobStoreError> {
@@ -472,7 +486,13 @@ impl JobStore for EmbeddedJobs {
         self.step(shard, move |step| upkeep::sweep(step, cursor)).await
     }
 
-    async fn queues(&self, shard: Shard) -> Result<Vec<QueueName>, JobStoreError> {
-        self.glance(shard, |state, _| state.queues.keys().cloned().collect()).await
+    async fn queues(&self, shard: Shard, cursor: u64) -> Result<(u64, Vec<QueueName>), JobStoreError> {
+        let page = move |state: &mut ShardState, _| {
+            let Ok(first) = u32::try_from(cursor) else { return (0, Vec::new()) };
+            let mut rest = state.names.range(first..);
+            let names = rest.by_ref().take(QUEUES_PAGE).map(|(_, name)| name.clone()).collect();
+            (rest.next().map_or(0, |(number, _)| u64::from(*number)), names)
+        };
+        self.glance(shard, page).await
     }
 }

@@ -1,6 +1,7 @@
 //! The admin API: tokens and their limits, what pools hold, metrics.
 
 use super::answers::{self, Answer, Refused, error, nothing, value};
+use super::body::ReadBody;
 use super::request::{Query, decode, split_token};
 use super::server::{Pool, Shared};
 use crate::options::{TOKEN_MAX_BYTES, TOKEN_MIN_BYTES};
@@ -110,7 +111,7 @@ impl Admin<'_> {
     }
 
     async fn new_token(&self, namespace: &str, query: Query<'_>, body: Incoming) -> Result<Answer, Refused> {
-        let (body, _taken) = self.0.api.bodies.read(body, BODY_MAX_BYTES).await?;
+        let ReadBody { bytes: body, room: _room, .. } = self.0.api.bodies.read(body, BODY_MAX_BYTES).await?;
         // Values come in the query or as a form.
         let form = Query::parse(std::str::from_utf8(&body).ok());
         let given = |name: &str| query.get(name).or_else(|| form.get(name)).unwrap_or_default();
@@ -179,7 +180,7 @@ impl Admin<'_> {
             "PUT" => StatusCode::OK,
             _ => return Err(Refused::new(StatusCode::NOT_FOUND, "api not found")),
         };
-        let (body, _taken) = self.0.api.bodies.read(body, BODY_MAX_BYTES).await?;
+        let ReadBody { bytes: body, room: _room, .. } = self.0.api.bodies.read(body, BODY_MAX_BYTES).await?;
         let Ok(limiter) = serde_json::from_slice::<Limiter>(&body) else {
             return Err("request body should be a limiter".into());
         };

@@ -2,6 +2,7 @@
 
 use super::body::BodyError;
 use crate::queues::{Delivery, QueueError};
+use crate::room::Taken;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
@@ -10,6 +11,7 @@ use http_body_util::Full;
 use serde_json::json;
 use std::borrow::Cow;
 use std::fmt::Write as _;
+use std::sync::Arc;
 use windfall_contract::task_queue::{Attributes, FoundJob, InvalidName, JobId, JobStoreError, QueueName};
 
 pub(super) type Answer = Response<Full<Bytes>>;
@@ -42,6 +44,16 @@ pub(super) fn nothing() -> Answer {
 
 pub(super) fn error(status: StatusCode, what: &str) -> Answer {
     value(status, &json!({ "error": what }))
+}
+
+/// Ties the memory of an answer to it, until it is written.
+pub(super) fn keep(answer: &mut Answer, room: Taken) {
+    answer.extensions_mut().insert(Arc::new(room));
+}
+
+/// What was tied to an answer.
+pub(super) fn kept(answer: &mut Answer) -> Option<Arc<Taken>> {
+    answer.extensions_mut().remove()
 }
 
 /// What a call was refused for.
@@ -100,6 +112,13 @@ impl From<QueueError> for Refused {
             QueueError::Busy => {
                 (StatusCode::SERVICE_UNAVAILABLE, "too many calls wait for the store, please retry later")
             }
+            QueueError::TooManyOver => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "too many jobs that are over lie before the next one, please retry later",
+            ),
+            QueueError::NoRoom => {
+                (StatusCode::SERVICE_UNAVAILABLE, "too many answers are in memory, please retry later")
+            }
             QueueError::TooManyFarRemovals => (
                 StatusCode::SERVICE_UNAVAILABLE,
                 "too many deletions of jobs that wait elsewhere are remembered, please retry later",
@@ -137,7 +156,7 @@ pub(super) fn delivered(deliveries: &[Delivery], is_list: bool) -> Answer {
     if deliveries.is_empty() {
         return json(StatusCode::NOT_FOUND, r#"{"msg":"no job available"}"#);
     }
-    let bytes: usize = deliveries.iter().map(|delivery| 300 + delivery.job.body.len() * 4 / 3).sum();
+    let bytes: usize = deliveries.iter().map(Delivery::answer_bytes).sum();
     let mut body = String::with_capacity(bytes);
     if is_list {
         body.push('[');
@@ -153,13 +172,16 @@ pub(super) fn delivered(deliveries: &[Delivery], is_list: bool) -> Answer {
     json(StatusCode::OK, body)
 }
 
-/// A job that somebody looks at; the data of one that has expired are not shown.
+/// A job that somebody looks at. Of one that has expired neither data nor tries are there any more, and nothing of its ttl.
 pub(super) fn found(queue: &QueueName, found: &FoundJob, tries_left: u16) -> Answer {
     let FoundJob { job, now_ms } = found;
-    let data = (!found.is_expired()).then_some(&job.body);
+    let (data, ttl_s, tries_left) = match found.is_expired() {
+        true => (None, 0, 0),
+        false => (Some(&job.body), left_s(job.expires_ms, *now_ms), tries_left),
+    };
     let mut body = String::with_capacity(300 + job.body.len() * 4 / 3);
     body.push('{');
-    push_job(&mut body, queue, job.id, data, left_s(job.expires_ms, *now_ms), *now_ms);
+    push_job(&mut body, queue, job.id, data, ttl_s, *now_ms);
     push_end(&mut body, tries_left, &job.attributes);
     json(StatusCode::OK, body)
 }

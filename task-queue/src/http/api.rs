@@ -1,7 +1,7 @@
 //! The queue API.
 
 use super::answers::{self, Answer, Refused, error, json, value};
-use super::body::BodyRoom;
+use super::body::{BodyRoom, ReadBody};
 use super::request::{ConsumeTerms, PublishTerms, Query, dead_limit, decode, respawn_ttl_s, split_token};
 use super::server::Pool;
 use crate::options::{
@@ -9,6 +9,7 @@ use crate::options::{
     CONSUME_COUNT_MAX, CONSUME_QUEUES_MAX,
 };
 use crate::queues::Wanted;
+use crate::room::Taken;
 use crate::tokens::{KnownToken, Use};
 use bytes::Bytes;
 use http::request::Parts;
@@ -137,9 +138,11 @@ impl Api {
             return Err(Refused::new(StatusCode::TOO_MANY_REQUESTS, what));
         }
         match route {
-            Route::Publish => self.publish(pool, &queues[0], &query, (head, body), None).await,
-            Route::Replace(id) => self.publish(pool, &queues[0], &query, (head, body), Some(&id)).await,
-            Route::Bulk => self.publish_bulk(pool, &queues[0], &query, (head, body)).await,
+            Route::Publish => self.publish(pool, &queues[0], &query, token, (head, body), None).await,
+            Route::Replace(id) => {
+                self.publish(pool, &queues[0], &query, token, (head, body), Some(&id)).await
+            }
+            Route::Bulk => self.publish_bulk(pool, &queues[0], &query, token, (head, body)).await,
             Route::Consume => self.consume(pool, queues, &query, token, &known).await,
             other => on_queue(pool, &queues[0], &query, other).await,
         }
@@ -150,12 +153,13 @@ impl Api {
         pool: &Pool,
         queue: &QueueName,
         query: &Query<'_>,
+        token: &str,
         (head, body): (&Parts, Incoming),
         replaced: Option<&str>,
     ) -> Result<Answer, Refused> {
         let terms = PublishTerms::of(query)?;
-        let (is_versioned, attributes) = attributes(&head.headers);
-        let (body, room) = self.bodies.read(body, BODY_MAX_BYTES).await?;
+        let (is_versioned, attributes) = attributes(&head.headers)?;
+        let (body, room) = self.body(pool, queue, token, body, BODY_MAX_BYTES).await?;
         let jobs = new_jobs(queue, terms, is_versioned, attributes, vec![body]);
         let old = replaced.and_then(|id| id.parse::<JobId>().ok());
         // A caller that hangs up does not free memory that the store still waits for.
@@ -174,14 +178,32 @@ impl Api {
         pool: &Pool,
         queue: &QueueName,
         query: &Query<'_>,
+        token: &str,
         (head, body): (&Parts, Incoming),
     ) -> Result<Answer, Refused> {
         let terms = PublishTerms::of(query)?;
-        let (is_versioned, attributes) = attributes(&head.headers);
-        let (body, room) = self.bodies.read(body, self.options.bulk_bytes_max).await?;
+        let (is_versioned, attributes) = attributes(&head.headers)?;
+        let (body, room) = self.body(pool, queue, token, body, self.options.bulk_bytes_max).await?;
         let jobs = new_jobs(queue, terms, is_versioned, attributes, bulk_bodies(&body)?);
         let ids = pool.queues.publish(jobs, Box::new(room)).await?;
         Ok(answers::published_all(&ids))
+    }
+
+    /// A publish's body, and its memory.
+    async fn body(
+        &self,
+        pool: &Pool,
+        queue: &QueueName,
+        token: &str,
+        body: Incoming,
+        bytes_max: usize,
+    ) -> Result<(Bytes, Taken), Refused> {
+        let ReadBody { bytes, room, was_awaited } = self.bodies.read(body, bytes_max).await?;
+        if was_awaited {
+            // The token may be gone since the call began.
+            authenticate(pool, queue.namespace(), token).await?;
+        }
+        Ok((bytes, room))
     }
 
     async fn consume(
@@ -200,8 +222,8 @@ impl Api {
             // The token may be gone since the poll began; what was taken is given back then.
             authenticate(pool, known.namespace(), token).await?;
         }
-        let answer = answers::delivered(got.jobs(), count > 1);
-        got.claim();
+        let mut answer = answers::delivered(got.jobs(), count > 1);
+        answers::keep(&mut answer, pool.queues.claim(got));
         Ok(answer)
     }
 }
@@ -310,11 +332,11 @@ fn new_jobs(
     NewJobs { queue: queue.clone(), delay_s, ttl_s, tries, is_versioned, attributes, bodies }
 }
 
-/// Whether the job has a version, and its attributes, which only such a job has.
-pub(super) fn attributes(headers: &HeaderMap) -> (bool, Vec<(String, String)>) {
-    let is_versioned = headers.get("enable-job-version").is_some_and(|value| value == "YES");
-    if !is_versioned {
-        return (false, Vec::new());
+/// Whether the job has a version, and its attributes, which only such a job has. One without a value is none.
+pub(super) fn attributes(headers: &HeaderMap) -> Result<(bool, Vec<(String, String)>), &'static str> {
+    let asks = |value: &http::HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"yes");
+    if !headers.get("enable-job-version").is_some_and(asks) {
+        return Ok((false, Vec::new()));
     }
     let mut all: Vec<(String, String)> = Vec::new();
     for (name, value) in headers {
@@ -323,13 +345,16 @@ pub(super) fn attributes(headers: &HeaderMap) -> (bool, Vec<(String, String)>) {
             continue;
         };
         let key = cut(key, ATTRIBUTE_KEY_MAX_BYTES);
-        if all.len() >= ATTRIBUTES_MAX || all.iter().any(|(known, _)| known == key) {
+        if value.is_empty() || all.iter().any(|(known, _)| known == key) {
             continue;
+        }
+        if all.len() == ATTRIBUTES_MAX {
+            return Err(TOO_MANY_ATTRIBUTES);
         }
         let value = String::from_utf8_lossy(value.as_bytes());
         all.push((key.to_owned(), cut(&value, ATTRIBUTE_VALUE_MAX_BYTES).to_owned()));
     }
-    (true, all)
+    Ok((true, all))
 }
 
 /// The first bytes, without a part of a character.
@@ -371,9 +396,10 @@ impl<'de> Visitor<'de> for FirstJobsVisitor {
 
 /// The jobs of a bulk call: the text of each element.
 pub(super) fn bulk_bodies(body: &Bytes) -> Result<Vec<Bytes>, Refused> {
-    let Ok(FirstJobs(jobs)) = serde_json::from_slice(body) else {
+    let Ok(jobs) = serde_json::from_slice::<Option<FirstJobs<'_>>>(body) else {
         return Err("request body should be an array of objects".into());
     };
+    let jobs = jobs.map(|FirstJobs(jobs)| jobs).unwrap_or_default();
     match jobs.len() {
         0 => return Err("no jobs".into()),
         count if count > BULK_JOBS_MAX => return Err("too many jobs".into()),
@@ -386,6 +412,8 @@ pub(super) fn bulk_bodies(body: &Bytes) -> Result<Vec<Bytes>, Refused> {
 }
 
 const _: () = assert!(ATTRIBUTE_VALUE_MAX_BYTES <= 255);
+const TOO_MANY_ATTRIBUTES: &str = "too many attributes, cannot exceed 16";
+const _: () = assert!(ATTRIBUTES_MAX == 16);
 
 #[cfg(test)]
 mod tests {
@@ -432,16 +460,20 @@ mod tests {
     fn attributes_are_cut_to_their_bounds() {
         let mut headers = HeaderMap::new();
         headers.insert("job-attr-color", "red".parse().unwrap());
-        assert_eq!(attributes(&headers), (false, Vec::new()));
-        headers.insert("enable-job-version", "YES".parse().unwrap());
-        for at in 0..20 {
-            let name: http::HeaderName = format!("job-attr-{at:0>40}").parse().unwrap();
+        assert_eq!(attributes(&headers), Ok((false, Vec::new())));
+        headers.insert("enable-job-version", "yes".parse().unwrap());
+        headers.insert("job-attr-none", "".parse().unwrap());
+        for at in 1..16 {
+            let name: http::HeaderName = format!("job-attr-{at:x<40}").parse().unwrap();
             headers.insert(name, "v".repeat(200).parse().unwrap());
         }
-        let (is_versioned, found) = attributes(&headers);
-        assert!(is_versioned && found.len() <= ATTRIBUTES_MAX);
+        let (is_versioned, found) = attributes(&headers).unwrap();
+        assert!(is_versioned && found.len() == ATTRIBUTES_MAX, "{found:?}");
         assert!(found.contains(&("color".to_owned(), "red".to_owned())));
         assert!(found.iter().all(|(key, value)| key.len() <= 32 && value.len() <= 128));
+        // One of them was left out, and nobody could say which one.
+        headers.insert("job-attr-more", "x".parse().unwrap());
+        assert_eq!(attributes(&headers), Err("too many attributes, cannot exceed 16"));
         assert_eq!(cut("aü", 2), "a");
     }
 }

@@ -1,25 +1,27 @@
 //! Request bodies, bounded in size, in time and in sum (I9).
 
+use crate::room::{Room, Taken};
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use hyper::body::{Body as _, Incoming};
 use std::future::{Future, poll_fn};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::task::Poll;
 use std::time::Duration;
 
 /// The memory for the bodies of all calls.
 pub(super) struct BodyRoom {
-    used: AtomicUsize,
-    bytes_max: usize,
+    room: Arc<Room>,
     timeout: Duration,
 }
 
-/// Bytes that are taken from the room, and given back when this is dropped.
-pub(super) struct Taken {
-    room: Arc<BodyRoom>,
-    bytes: usize,
+/// A whole body.
+pub(super) struct ReadBody {
+    pub(super) bytes: Bytes,
+    /// The memory that it takes.
+    pub(super) room: Taken,
+    /// It had not come together with its head, and was waited for.
+    pub(super) was_awaited: bool,
 }
 
 /// Why a body was not read.
@@ -33,7 +35,7 @@ pub(super) enum BodyError {
 
 impl BodyRoom {
     pub(super) fn new(bytes_max: usize, timeout_ms: u64) -> Arc<Self> {
-        Arc::new(Self { used: AtomicUsize::new(0), bytes_max, timeout: Duration::from_millis(timeout_ms) })
+        Arc::new(Self { room: Room::new(bytes_max), timeout: Duration::from_millis(timeout_ms) })
     }
 
     /// Reads a whole body of at most so many bytes.
@@ -41,17 +43,18 @@ impl BodyRoom {
         self: &Arc<Self>,
         body: Incoming,
         bytes_max: usize,
-    ) -> Result<(Bytes, Taken), BodyError> {
+    ) -> Result<ReadBody, BodyError> {
         if body.size_hint().lower() > bytes_max as u64 {
             return Err(BodyError::TooLarge);
         }
         let mut reading = std::pin::pin!(self.read_all(body, bytes_max));
+        let whole = |(bytes, room), was_awaited| ReadBody { bytes, room, was_awaited };
         // Most bodies have come together with their heads, and need no timer.
         if let Poll::Ready(read) = poll_fn(|context| Poll::Ready(reading.as_mut().poll(context))).await {
-            return read;
+            return read.map(|read| whole(read, false));
         }
         match tokio::time::timeout(self.timeout, reading).await {
-            Ok(read) => read,
+            Ok(read) => read.map(|read| whole(read, true)),
             Err(_) => Err(BodyError::TooSlow),
         }
     }
@@ -61,7 +64,7 @@ impl BodyRoom {
         mut body: Incoming,
         bytes_max: usize,
     ) -> Result<(Bytes, Taken), BodyError> {
-        let mut taken = Taken { room: Arc::clone(self), bytes: 0 };
+        let mut taken = self.room.begin();
         let mut first = Bytes::new();
         let mut whole = BytesMut::new();
         while let Some(frame) = body.frame().await {
@@ -70,7 +73,9 @@ impl BodyRoom {
             if data.len() > bytes_max - whole.len().max(first.len()) {
                 return Err(BodyError::TooLarge);
             }
-            taken.grow(data.len())?;
+            if !taken.grow(data.len()) {
+                return Err(BodyError::NoRoom);
+            }
             // Most bodies come in one piece, which needs no copy.
             if first.is_empty() && whole.is_empty() {
                 first = data;
@@ -82,21 +87,5 @@ impl BodyRoom {
             }
         }
         Ok((if whole.is_empty() { first } else { whole.freeze() }, taken))
-    }
-}
-
-impl Taken {
-    fn grow(&mut self, bytes: usize) -> Result<(), BodyError> {
-        self.bytes += bytes;
-        match self.room.used.fetch_add(bytes, Relaxed) + bytes > self.room.bytes_max {
-            true => Err(BodyError::NoRoom),
-            false => Ok(()),
-        }
-    }
-}
-
-impl Drop for Taken {
-    fn drop(&mut self) {
-        self.room.used.fetch_sub(self.bytes, Relaxed);
     }
 }

@@ -43,8 +43,8 @@ pub fn consumed_queues(namespace: &str, list: &str) -> Option<Vec<QueueName>> {
 }
 
 /// Whether a job has a version, and its attributes.
-pub fn attributes(headers: &HeaderMap) -> (bool, Vec<(String, String)>) {
-    api::attributes(headers)
+pub fn attributes(headers: &HeaderMap) -> Option<(bool, Vec<(String, String)>)> {
+    api::attributes(headers).ok()
 }
 
 /// The jobs of a bulk call.

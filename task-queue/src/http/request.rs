@@ -83,9 +83,13 @@ pub(super) fn respawn_ttl_s(query: &Query<'_>) -> Result<u32, &'static str> {
     query.number("ttl", TTL_DEFAULT_S).ok_or("invalid ttl")
 }
 
-/// Pool and token of `[pool:]token`.
+/// Pool and token of `[pool:]token`; where nothing is before the colon, it is the default pool, too.
 pub(super) fn split_token(text: &str) -> (&str, &str) {
-    text.split_once(':').unwrap_or(("default", text))
+    match text.split_once(':') {
+        Some(("", token)) => ("default", token),
+        Some(both) => both,
+        None => ("default", text),
+    }
 }
 
 /// Reads `%41` as `A`; in a query also `+` as a blank.
@@ -167,6 +171,7 @@ mod tests {
         }
         assert_eq!(dead_limit(&query("limit=0")), Err("invalid limit"));
         assert_eq!((dead_limit(&query("")), respawn_ttl_s(&query("ttl=7"))), (Ok(1), Ok(7)));
-        assert_eq!((split_token("p:t"), split_token("t")), (("p", "t"), ("default", "t")));
+        let split = ["p:t", "t", ":t"].map(split_token);
+        assert_eq!(split, [("p", "t"), ("default", "t"), ("default", "t")]);
     }
 }

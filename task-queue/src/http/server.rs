@@ -2,13 +2,14 @@
 //! encrypted and bounded is the same as at the services' port ([`Listener`]).
 
 use super::admin::{Admin, logged_path};
-use super::answers::Answer;
+use super::answers::{self, Answer};
 use super::api::Api;
 use super::body::BodyRoom;
 use super::written::{Awaited, Turns, Written};
 use crate::metrics::QueueCounters;
 use crate::options::{ApiOptions, WrongOption};
 use crate::queues::{FarJobs, PollLimits, Queues};
+use crate::room::Room;
 use crate::tokens::Tokens;
 use http::header::CONNECTION;
 use http::{HeaderName, HeaderValue, Request, Response};
@@ -114,9 +115,11 @@ pub async fn start(
     // Those of the queue API leave room for the operator who wants to know what goes on.
     let admin_listener = listen(&options, options.admin_listen, ADMIN_CONNECTIONS_MAX).await?;
     let limits = PollLimits { all_max: options.polls_max, token_max: options.polls_of_token_max };
+    let answers = Room::new(options.bodies_bytes_max);
     let open = |(name, parts): (String, PoolParts)| {
         let counters = QueueCounters::new(options.metrics_queues_max);
-        let queues = Queues::start(parts.store, parts.far, Arc::clone(&counters), limits);
+        let queues =
+            Queues::start(parts.store, parts.far, Arc::clone(&counters), limits, Arc::clone(&answers));
         (name, Pool { queues, tokens: Tokens::new(parts.tokens, clock.clone()), counters })
     };
     let pools = pools.into_iter().map(open).collect();
@@ -229,9 +232,9 @@ async fn serve(stream: GuardedStream, mut guard: Guard, shared: Arc<Shared>, is_
         let call = begin_call();
         turns.call_begins();
         async move {
-            let answer = shared.answer(request, peer, is_admin, &call).await;
-            let now_ns = shared.clock.monotonic_ns();
-            Ok::<Response<Written>, Infallible>(answer.map(|body| turns.answer(body, now_ns)))
+            let mut answer = shared.answer(request, peer, is_admin, &call).await;
+            let (room, now_ns) = (answers::kept(&mut answer), shared.clock.monotonic_ns());
+            Ok::<Response<Written>, Infallible>(answer.map(|body| turns.answer(body, room, now_ns)))
         }
     });
     let mut looks = tokio::time::interval(LOOK_EVERY.min(idle));

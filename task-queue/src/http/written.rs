@@ -1,6 +1,7 @@
 //! Whose turn it is on a connection, and the body of an answer, written in pieces, so that a caller who does not send its
 //! request, or does not read its answer, is noticed without a timer for each call.
 
+use crate::room::Taken;
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::{Body, Frame, SizeHint};
@@ -31,10 +32,10 @@ impl Turns {
         self.0.count.fetch_add(1, Relaxed);
     }
 
-    /// The body of the answer, which ends the call when it is dropped.
-    pub(super) fn answer(self, body: Full<Bytes>, now_ns: u64) -> Written {
+    /// The body of the answer, which ends the call when it is dropped, and gives its memory back.
+    pub(super) fn answer(self, body: Full<Bytes>, room: Option<Arc<Taken>>, now_ns: u64) -> Written {
         self.0.writing_ns.store(now_ns.max(1), Relaxed);
-        Written { rest: body, left: Bytes::new(), turns: self }
+        Written { rest: body, left: Bytes::new(), turns: self, _room: room }
     }
 
     /// Whether the caller has been reading its answer for longer than so many nanoseconds.
@@ -74,6 +75,7 @@ pub(super) struct Written {
     rest: Full<Bytes>,
     left: Bytes,
     turns: Turns,
+    _room: Option<Arc<Taken>>,
 }
 
 impl Drop for Written {

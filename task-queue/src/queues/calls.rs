@@ -2,6 +2,8 @@
 
 use super::deliveries::{Deliveries, Delivery, Giving};
 use crate::gather::Call;
+use crate::metrics::QueueCounters;
+use crate::room::Room;
 use std::sync::Arc;
 use windfall_contract::task_queue::{JobId, JobStore, Lease, NewJobs, QueueCounts, QueueName, Take};
 
@@ -18,6 +20,8 @@ pub(super) struct NewPiece {
 pub(super) struct TakenPiece {
     pub(super) deliveries: Deliveries,
     pub(super) is_cut: bool,
+    /// Nothing was asked for: there is no memory for the answers.
+    pub(super) is_refused: bool,
 }
 
 /// Merges what differs in the bodies alone, so that a store writes it at once.
@@ -67,17 +71,35 @@ pub(super) fn publishing(store: &Arc<dyn JobStore>) -> Call<NewPiece, Vec<JobId>
     })
 }
 
-pub(super) fn taking(store: &Arc<dyn JobStore>, giving: &Arc<Giving>) -> Call<Take, TakenPiece> {
-    let (store, giving) = (Arc::clone(store), Arc::clone(giving));
+/// Asks for nothing while the room for answers is full. A shard has one call at a time, so that what is in memory beyond the
+/// room is what one call of each shard takes, however many consumers ask.
+pub(super) fn taking(
+    store: &Arc<dyn JobStore>,
+    giving: &Arc<Giving>,
+    room: &Arc<Room>,
+    counters: &Arc<QueueCounters>,
+) -> Call<Take, TakenPiece> {
+    let (store, giving, room) = (Arc::clone(store), Arc::clone(giving), Arc::clone(room));
+    let counters = Arc::clone(counters);
     Box::new(move |shard, items: Vec<Take>| {
-        let (store, giving) = (Arc::clone(&store), Arc::clone(&giving));
+        let (store, giving, room) = (Arc::clone(&store), Arc::clone(&giving), Arc::clone(&room));
+        let counters = Arc::clone(&counters);
         Box::pin(async move {
+            let piece = |jobs, is_cut, is_refused| {
+                let deliveries = Deliveries::new(jobs, &giving, &room);
+                TakenPiece { deliveries, is_cut, is_refused }
+            };
+            if room.is_full() {
+                let refused: Vec<TakenPiece> = items.iter().map(|_| piece(Vec::new(), false, true)).collect();
+                return Ok(refused);
+            }
             let (now_ms, taken) = store.take(shard, &items).await?;
+            counters.expired(taken.iter().map(|taken| taken.expired).sum());
             let pieces = items.into_iter().zip(taken).map(|(Take { queue, ttr_s, .. }, taken)| {
                 let end_ms = Lease::end_ms(now_ms, ttr_s);
                 let delivery = |job| Delivery { queue: queue.clone(), job, now_ms, end_ms };
                 let deliveries = taken.jobs.into_iter().map(delivery).collect();
-                TakenPiece { deliveries: Deliveries::new(deliveries, &giving), is_cut: taken.is_cut }
+                piece(deliveries, taken.is_cut, false)
             });
             Ok(pieces.collect())
         })

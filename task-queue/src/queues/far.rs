@@ -1,7 +1,8 @@
 //! Jobs that are due much later: they wait as timers of the scheduler, and their ids say as which ones.
 
-use super::{Inner, QueueError};
+use super::{Inner, Kept, QueueError, Queues};
 use std::sync::Arc;
+use tokio::sync::oneshot;
 use windfall_contract::due::{Changed, PAYLOAD_MAX_BYTES, Shard, TaskId, Waiting};
 use windfall_contract::task_queue::{
     DoubtfulJobs, FarJob, FarTimers, FarTimersError, FoundJob, JobId, JobStoreError, NewJobs, ONCE_KEPT_MS,
@@ -10,6 +11,8 @@ use windfall_contract::task_queue::{
 
 /// By how much the clocks of a store's shards differ at most.
 const CLOCKS_APART_MS: u64 = 3_600_000;
+/// Calls that publish far jobs at a time at most; one more is told to come again.
+const FAR_PUBLISHING_MAX: usize = 16_384;
 
 /// Where jobs wait that are due later than a horizon.
 #[derive(Clone)]
@@ -42,10 +45,46 @@ impl From<FarTimersError> for QueueError {
     }
 }
 
+/// The ids of far jobs, or jobs that are not for later, with what has to live as long.
+type PublishedOrNear = Result<Vec<JobId>, (NewJobs, Kept)>;
+
+impl Queues {
+    /// Publishes jobs as timers, if they are for later; else it returns them. The scheduler goes on with them when the caller
+    /// hangs up, so a task of its own does.
+    pub(super) async fn publish_far(&self, jobs: NewJobs, kept: Kept) -> Result<PublishedOrNear, QueueError> {
+        if !self.inner.are_far(&jobs) {
+            return Ok(Err((jobs, kept)));
+        }
+        let inner = Arc::clone(&self.inner);
+        let (reply, answer) = oneshot::channel();
+        {
+            let mut publishing = self.inner.far_publishing.lock();
+            // Those that have ended have answered, and the callers of those that have panicked know.
+            while publishing.try_join_next().is_some() {}
+            if publishing.len() >= FAR_PUBLISHING_MAX {
+                return Err(QueueError::Busy);
+            }
+            publishing.spawn(async move {
+                let published = inner.publish_far(jobs).await;
+                let answer = published.map(|published| published.map_err(|jobs| (jobs, kept)));
+                // Whoever has hung up waits for no answer.
+                reply.send(answer).ok();
+            });
+        }
+        let given_up = |_| JobStoreError::Unavailable("the call was given up".into());
+        answer.await.map_err(given_up)?
+    }
+}
+
 impl Inner {
+    /// Whether jobs are for later.
+    fn are_far(&self, jobs: &NewJobs) -> bool {
+        self.far.as_ref().is_some_and(|far| jobs.delay_s > far.horizon_s)
+    }
+
     /// Publishes jobs as timers, if they are for later; else it returns them.
-    pub(super) async fn publish_far(&self, jobs: NewJobs) -> Result<Result<Vec<JobId>, NewJobs>, QueueError> {
-        let Some(far) = self.far.as_ref().filter(|far| jobs.delay_s > far.horizon_s) else {
+    async fn publish_far(&self, jobs: NewJobs) -> Result<Result<Vec<JobId>, NewJobs>, QueueError> {
+        let Some(far) = self.far.as_ref().filter(|_| self.are_far(&jobs)) else {
             return Ok(Err(jobs));
         };
         // The store's clock, and not this host's, says when a job was published, and so when it is due.

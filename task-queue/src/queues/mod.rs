@@ -12,6 +12,7 @@ mod tending;
 use crate::gather::{Gather, GatherError, bytes_of};
 use crate::health::Health;
 use crate::metrics::QueueCounters;
+use crate::room::{Room, Taken};
 use calls::{NewPiece, TakenPiece};
 use deliveries::Giving;
 use parking_lot::Mutex;
@@ -21,7 +22,7 @@ use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 use windfall_contract::due::Shard;
 use windfall_contract::task_queue::{
@@ -55,6 +56,10 @@ pub(crate) struct Wanted {
 pub(crate) enum QueueError {
     /// Too many calls wait for the store.
     Busy,
+    /// There is no memory for the answer.
+    NoRoom,
+    /// So many jobs that are over lie before the next one that this call has not reached it.
+    TooManyOver,
     /// Too many consumers poll.
     TooManyPolls,
     /// Too many consumers poll with one token.
@@ -92,11 +97,15 @@ pub(crate) struct Queues {
 struct Inner {
     store: Arc<dyn JobStore>,
     far: Option<FarJobs>,
+    /// The calls that publish far jobs, which go on though their callers hang up.
+    far_publishing: Mutex<JoinSet<()>>,
     health: Arc<Health>,
     publishing: Gather<NewPiece, Vec<JobId>>,
     taking: Gather<Take, TakenPiece>,
     removing: Gather<(QueueName, JobId), bool>,
     giving: Arc<Giving>,
+    /// The memory of what is on its way to consumers.
+    answers: Arc<Room>,
     looking: Gather<Vec<QueueName>, Vec<QueueCounts>>,
     polls: Polls,
     counters: Arc<QueueCounters>,
@@ -112,19 +121,22 @@ impl Queues {
         far: Option<FarJobs>,
         counters: Arc<QueueCounters>,
         limits: PollLimits,
+        answers: Arc<Room>,
     ) -> Self {
         let health = Health::new(store.shards());
         let start = || Arc::clone(&health);
         let giving = Arc::new(Gather::start(start(), calls::giving(&store)));
         let inner = Arc::new(Inner {
             publishing: Gather::start(start(), calls::publishing(&store)),
-            taking: Gather::start(start(), calls::taking(&store, &giving)),
+            taking: Gather::start(start(), calls::taking(&store, &giving, &answers, &counters)),
             removing: Gather::start(start(), calls::removing(&store)),
             looking: Gather::start(start(), calls::looking(&store)),
             health: start(),
             giving,
+            answers,
             store,
             far,
+            far_publishing: Mutex::default(),
             polls: Polls::new(limits),
             counters,
             leaving: CancellationToken::new(),
@@ -143,13 +155,17 @@ impl Queues {
     /// Gives back what has reached nobody, and ends its tasks.
     pub(crate) async fn close(&self) {
         self.leave();
+        let mut far_publishing = std::mem::take(&mut *self.inner.far_publishing.lock());
         // What is still being taken comes back to nobody, and has to be given back too.
         let close = async {
             self.inner.taking.close().await;
             self.inner.giving.close().await;
+            while far_publishing.join_next().await.is_some() {}
         };
         if tokio::time::timeout(GIVE_BACK_WITHIN, close).await.is_err() {
-            tracing::warn!("the store was too slow to take back jobs; they are ready when their ttr ends");
+            tracing::warn!(
+                "the store was too slow to take back jobs, which are ready when their ttr ends, or to publish jobs for later"
+            );
         }
         let keeper = self.keeper.lock().take();
         if let Some(keeper) = keeper {
@@ -163,12 +179,12 @@ impl Queues {
     /// answered, whether or not the caller waits for it.
     pub(crate) async fn publish(&self, jobs: NewJobs, kept: Kept) -> Result<Vec<JobId>, QueueError> {
         let (queue, delay_s) = (jobs.queue.clone(), jobs.delay_s);
-        let jobs = match self.inner.publish_far(jobs).await? {
+        let (jobs, kept) = match self.publish_far(jobs, kept).await? {
             Ok(ids) => {
                 self.inner.counters.produced(&queue, ids.len());
                 return Ok(ids);
             }
-            Err(jobs) => jobs,
+            Err(near) => near,
         };
         let bytes = bytes_of(&jobs.bodies);
         let ids = self.inner.publishing.ask(None, NewPiece { jobs, kept }, bytes).await?;
@@ -199,11 +215,16 @@ impl Queues {
                 }
             }
         }
+        Ok(got)
+    }
+
+    /// The answer with these jobs goes out now; what is returned is to live as long as it is in memory.
+    pub(crate) fn claim(&self, got: Deliveries) -> Taken {
         for delivery in got.jobs() {
             let waited_ms = delivery.now_ms.saturating_sub(delivery.job.id.published_ms());
-            inner.counters.consumed(&delivery.queue, waited_ms);
+            self.inner.counters.consumed(&delivery.queue, waited_ms);
         }
-        Ok(got)
+        got.claim()
     }
 
     /// Acknowledges or cancels a job. Whether it was there.
@@ -306,7 +327,15 @@ impl Queues {
     pub(crate) async fn names(&self) -> Result<Vec<QueueName>, QueueError> {
         let mut names = Vec::new();
         for shard in self.inner.shards() {
-            names.extend(self.inner.store.queues(shard).await?);
+            let mut cursor = 0;
+            loop {
+                let (next, page) = self.inner.store.queues(shard, cursor).await?;
+                names.extend(page);
+                if next == 0 {
+                    break;
+                }
+                cursor = next;
+            }
         }
         names.sort_unstable();
         names.dedup();
@@ -319,6 +348,7 @@ impl Drop for Queues {
         if let Some(keeper) = self.keeper.lock().take() {
             keeper.abort();
         }
+        self.inner.far_publishing.lock().abort_all();
     }
 }
 
@@ -343,14 +373,16 @@ impl Inner {
         u16::try_from(hasher.finish() % u64::from(end.max(1))).unwrap_or(0)
     }
 
-    /// Takes what is ready now. Shards that do not answer are passed over, unless none does.
+    /// Takes what is ready now. Shards that do not answer are passed over, unless none does. Where nothing came and a shard that
+    /// answers has refused to let jobs go, that is the answer: nobody knows that there is none.
     async fn take_now(
         &self,
         queues: &[QueueName],
         count: usize,
         ttr_s: u32,
     ) -> Result<Deliveries, QueueError> {
-        let mut got = Deliveries::new(Vec::new(), &self.giving);
+        let mut got = Deliveries::new(Vec::new(), &self.giving, &self.answers);
+        let mut refused = None;
         if let [queue] = queues {
             // A busy queue has jobs in each shard, so the first look is mostly the last.
             let shard = Shard(self.random_shard());
@@ -359,28 +391,34 @@ impl Inner {
                 if self.store.shards() == 1 {
                     return asked.map(|()| got);
                 }
-                // Busy is busy everywhere.
-                if asked == Err(QueueError::Busy) {
-                    return Err(QueueError::Busy);
+                match asked {
+                    Ok(()) => {}
+                    // Busy is busy everywhere, and there is one room.
+                    Err(error @ (QueueError::Busy | QueueError::NoRoom)) => return Err(error),
+                    Err(error) => refused = Some((shard, error)),
                 }
             }
-            if got.jobs().len() >= count {
+            if got.is_enough(count) {
                 return Ok(got);
             }
         }
         let looks = self.look(queues).await?;
+        // One that does not answer a look either is away, and passed over.
+        let mut refused = refused.filter(|(shard, _)| looks.iter().any(|(own, _)| own == shard));
         for (at, queue) in queues.iter().enumerate() {
             for (shard, counts) in &looks {
-                if got.jobs().len() < count
+                if !got.is_enough(count)
                     && counts[at].ready > 0
                     && let Err(error) = self.take_from(*shard, queue, count, ttr_s, &mut got).await
-                    && looks.len() == 1
                 {
-                    return Err(error);
+                    refused = Some((*shard, error));
                 }
             }
         }
-        Ok(got)
+        match refused {
+            Some((_, error)) if got.jobs().is_empty() => Err(error),
+            _ => Ok(got),
+        }
     }
 
     /// Whether a shard is asked that need not be.
@@ -407,12 +445,16 @@ impl Inner {
                 Err(_) if !got.jobs().is_empty() => return Ok(()),
                 Err(error) => return Err(error.into()),
             };
+            if taken.is_refused {
+                return if got.jobs().is_empty() { Err(QueueError::NoRoom) } else { Ok(()) };
+            }
             got.add(taken.deliveries);
-            if !taken.is_cut || got.jobs().len() >= count {
-                break;
+            if !taken.is_cut || got.is_enough(count) {
+                return Ok(());
             }
         }
-        Ok(())
+        // Those that are over are gone for good, so whoever asks again gets further.
+        if got.jobs().is_empty() { Err(QueueError::TooManyOver) } else { Ok(()) }
     }
 
     /// How many jobs of these queues each shard has that answers.

@@ -2,6 +2,7 @@
 
 use super::Inner;
 use crate::metrics::Measured;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -23,6 +24,8 @@ const TEND_CALLS_MAX: usize = 100;
 const SWEEP_CALLS_MAX: usize = 20;
 /// The pause before a task that has panicked begins again.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// The pages of a shard's queues that one look for queues reads at most: what is left is read by the looks after it.
+const QUEUES_PAGES_MAX: usize = 8;
 /// The pause between two looks for what the metrics show.
 const GAUGES_EVERY: Duration = Duration::from_secs(5);
 
@@ -117,23 +120,38 @@ async fn sweep(inner: Arc<Inner>, shard: Shard) {
 
 /// Keeps the gauges of the queues that are shown.
 async fn measure(inner: Arc<Inner>) {
+    let mut cursors = BTreeMap::new();
     loop {
         sleep(GAUGES_EVERY + jitter(&inner)).await;
-        find_queues(&inner).await;
+        find_queues(&inner, &mut cursors).await;
         measure_once(&inner).await;
     }
 }
 
 /// Shows the queues that this process was never asked for: those that timers alone publish to, and what an earlier
-/// process has left.
-async fn find_queues(inner: &Inner) {
+/// process has left. `cursors` says where the next look goes on in each shard: there may be very many, since each answer to a
+/// synchronous job has a queue of its own.
+async fn find_queues(inner: &Inner, cursors: &mut BTreeMap<Shard, u64>) {
     for shard in inner.shards().filter(|shard| inner.is_asked(*shard)) {
-        if !inner.counters.has_room() {
-            break;
-        }
-        match inner.store.queues(shard).await {
-            Ok(queues) => inner.counters.show(queues),
-            Err(_) => inner.counters.store_failed(),
+        let cursor = cursors.entry(shard).or_default();
+        for _ in 0..QUEUES_PAGES_MAX {
+            if !inner.counters.has_room() {
+                return;
+            }
+            match inner.store.queues(shard, *cursor).await {
+                Ok((next, queues)) => {
+                    *cursor = next;
+                    inner.counters.show(queues);
+                }
+                Err(_) => {
+                    inner.counters.store_failed();
+                    break;
+                }
+            }
+            // All were read.
+            if *cursor == 0 {
+                break;
+            }
         }
     }
 }
@@ -153,6 +171,7 @@ async fn measure_once(inner: &Inner) {
         let is_whole = add_oldest(inner, part, &looks, &mut all).await && all_answered;
         part.iter().zip(&all).for_each(|(queue, own)| inner.counters.measured(queue, own, is_whole));
     }
+    inner.counters.make_room();
     inner.counters.polls(inner.polls.count());
 }
 
@@ -195,6 +214,7 @@ mod tests {
     use super::*;
     use crate::embedded::{EmbeddedJobs, EmbeddedJobsOptions};
     use crate::metrics::QueueCounters;
+    use crate::room::Room;
     use windfall_contract::Clock;
     use windfall_contract::task_queue::{JobStore, NewJobs};
 
@@ -213,7 +233,7 @@ mod tests {
     /// Name and ready jobs of each queue that the metrics show.
     fn shown(counters: &QueueCounters) -> Vec<(String, u64)> {
         let mut all = Vec::new();
-        counters.each_queue(|_, queue, stats, _| all.push((queue.to_owned(), stats.ready)));
+        counters.each_waiting(|_, queue, gauges| all.push((queue.to_owned(), gauges.ready)));
         all.sort();
         all
     }
@@ -225,9 +245,10 @@ mod tests {
         let options = EmbeddedJobsOptions { shards: 2, ..EmbeddedJobsOptions::default() };
         let store = EmbeddedJobs::open(dir.path(), &options, Clock::system()).unwrap();
         let limits = PollLimits { all_max: 1, token_max: 1 };
-        let queues = Queues::start(Arc::clone(&store) as _, None, QueueCounters::new(2), limits);
+        let queues =
+            Queues::start(Arc::clone(&store) as _, None, QueueCounters::new(2), limits, Room::new(1 << 20));
         let look = async || {
-            find_queues(&queues.inner).await;
+            find_queues(&queues.inner, &mut BTreeMap::new()).await;
             measure_once(&queues.inner).await;
             shown(&queues.inner.counters)
         };

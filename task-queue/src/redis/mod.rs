@@ -68,7 +68,7 @@ use tokio::time::Instant;
 use windfall_contract::due::{Durability, Shard};
 use windfall_contract::task_queue::{
     DoubtfulJobs, FarJob, FoundJob, JobId, JobStore, JobStoreError, Lease, NewJobs, OnceJob, PublishedFar,
-    QueueCounts, QueueName, Swept, TAKE_MAX, Take, TakenJobs, Tended, encode_tail,
+    QUEUES_PAGE, QueueCounts, QueueName, Swept, TAKE_MAX, Take, TakenJobs, Tended, encode_tail,
 };
 use windfall_redis_link::slot_of;
 
@@ -374,9 +374,10 @@ impl JobStore for RedisJobs {
         let mut answer = answer.into_iter();
         let now_ms = number(&answer.next().unwrap_or(Value::Nil))?;
         let taken = answer.map(|one| {
-            let [ready_left, is_cut, jobs] = parts(one)?;
+            let [ready_left, is_cut, jobs, expired] = parts(one)?;
             let jobs = array(jobs)?.into_iter().map(held).collect::<Result<_, _>>()?;
-            Ok(TakenJobs { jobs, ready_left: count(&ready_left)?, is_cut: number::<u8>(&is_cut)? == 1 })
+            let (ready_left, expired) = (count(&ready_left)?, count(&expired)?);
+            Ok(TakenJobs { jobs, ready_left, expired, is_cut: number::<u8>(&is_cut)? == 1 })
         });
         Ok((now_ms, taken.collect::<Result<_, JobStoreError>>()?))
     }
@@ -485,16 +486,18 @@ impl JobStore for RedisJobs {
         Ok(Swept { cursor: number(&cursor)?, expired, forgotten, far_removals: count(&far_removals)? })
     }
 
-    async fn queues(&self, shard: Shard) -> Result<Vec<QueueName>, JobStoreError> {
+    async fn queues(&self, shard: Shard, cursor: u64) -> Result<(u64, Vec<QueueName>), JobStoreError> {
         checks::shard(shard, self.options.shards)?;
         let mut key = self.options.counter(shard);
         key.pop();
         key.push(b'Q');
-        let mut command = redis::cmd("SMEMBERS");
-        command.arg(&key);
+        let mut command = redis::cmd("SSCAN");
+        command.arg(&key).arg(cursor).arg("COUNT").arg(QUEUES_PAGE);
         let deadline = Instant::now() + self.options.call_timeout();
         let sent = self.connected()?.send(slot_of(&key), || command.clone(), Way::Repeats, deadline);
-        let names = array(refused(sent.await?)?)?;
-        names.iter().map(|name| QueueName::parse(text(name)?).map_err(|_| unexpected(name))).collect()
+        let [next, names] = parts(refused(sent.await?)?)?;
+        let read = |name: &Value| QueueName::parse(text(name)?).map_err(|_| unexpected(name));
+        let names = array(names)?.iter().map(read).collect::<Result<_, _>>()?;
+        Ok((number(&next)?, names))
     }
 }

@@ -98,6 +98,8 @@ pub(super) struct Scripts {
     pub(super) tend: Known,
     pub(super) sweep: Known,
     pub(super) count_call: Known,
+    pub(super) limit_token: Known,
+    pub(super) remove_token: Known,
 }
 
 impl Scripts {
@@ -121,6 +123,8 @@ impl Scripts {
             tend: Known::at_the_limit(include_str!("scripts/tend.lua")),
             sweep: Known::at_the_limit(include_str!("scripts/sweep.lua")),
             count_call: Known::of(format!("{AT_THE_LIMIT}{}", include_str!("scripts/count_call.lua"))),
+            limit_token: Known::at_the_limit(include_str!("scripts/limit_token.lua")),
+            remove_token: Known::at_the_limit(include_str!("scripts/remove_token.lua")),
         }
     }
 }

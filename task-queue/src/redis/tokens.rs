@@ -6,12 +6,25 @@ use super::{RedisJobs, refused};
 use crate::redis::scripts::Argument;
 use async_trait::async_trait;
 use redis::{Cmd, Value};
+use std::collections::BTreeMap;
 use tokio::time::Instant;
 use windfall_contract::task_queue::{JobStoreError, QueueTokens, RateLimit, TokenRecord};
 use windfall_redis_link::slot_of;
 
 fn field(namespace: &str, digest: &str) -> String {
     format!("{namespace}/{digest}")
+}
+
+/// Fields and values of a hash.
+fn fields(answer: Value) -> Result<Vec<(String, Value)>, JobStoreError> {
+    let pairs: Vec<(Value, Value)> = match answer {
+        Value::Map(pairs) => pairs,
+        other => {
+            let mut values = array(other)?.into_iter();
+            std::iter::from_fn(|| Some((values.next()?, values.next()?))).collect()
+        }
+    };
+    pairs.into_iter().map(|(field, value)| Ok((text(&field)?.to_owned(), value))).collect()
 }
 
 fn read_token(namespace: &str, value: &Value, limit: &Value) -> Result<TokenRecord, JobStoreError> {
@@ -55,13 +68,14 @@ impl QueueTokens for RedisJobs {
     }
 
     async fn tokens(&self) -> Result<Vec<TokenRecord>, JobStoreError> {
-        let mut all = Vec::new();
-        let names = array(self.registry("k", &["HKEYS"]).await?)?;
-        for name in &names {
-            let (namespace, digest) = text(name)?.split_once('/').ok_or_else(|| unexpected(name))?;
-            all.extend(self.token(namespace, digest).await?);
-        }
-        Ok(all)
+        let limits = self.registry("w", &["HGETALL"]).await?;
+        let limits: BTreeMap<String, Value> = fields(limits)?.into_iter().collect();
+        let tokens = fields(self.registry("k", &["HGETALL"]).await?)?;
+        let read = |(field, value): &(String, Value)| {
+            let (namespace, _) = field.split_once('/').ok_or_else(|| unexpected(value))?;
+            read_token(namespace, value, limits.get(field).unwrap_or(&Value::Nil))
+        };
+        tokens.iter().map(read).collect()
     }
 
     async fn add_token(&self, record: &TokenRecord, digest: &str) -> Result<bool, JobStoreError> {
@@ -72,9 +86,9 @@ impl QueueTokens for RedisJobs {
     }
 
     async fn remove_token(&self, namespace: &str, digest: &str) -> Result<(), JobStoreError> {
-        let field = field(namespace, digest);
-        self.registry("k", &["HDEL", &field]).await?;
-        self.registry("w", &["HDEL", &field]).await.map(drop)
+        let arguments = [Argument::text(&field(namespace, digest))];
+        let tokens = self.options.registry("k");
+        self.call_at(&self.scripts.remove_token, &tokens, &arguments, Way::Repeats).await.map(drop)
     }
 
     async fn limit_token(
@@ -83,20 +97,13 @@ impl QueueTokens for RedisJobs {
         digest: &str,
         limit: Option<RateLimit>,
     ) -> Result<bool, JobStoreError> {
-        if self.token(namespace, digest).await?.is_none() {
-            return Ok(false);
+        let mut arguments = vec![Argument::text(&field(namespace, digest))];
+        if let Some(RateLimit { read, write, interval_s }) = limit {
+            arguments.push(Argument::text(&format!("{read} {write} {interval_s}")));
         }
-        let field = field(namespace, digest);
-        match limit {
-            Some(RateLimit { read, write, interval_s }) => {
-                let value = format!("{read} {write} {interval_s}");
-                self.registry("w", &["HSET", &field, &value]).await?;
-            }
-            None => {
-                self.registry("w", &["HDEL", &field]).await?;
-            }
-        }
-        Ok(true)
+        let tokens = self.options.registry("k");
+        let limited = self.call_at(&self.scripts.limit_token, &tokens, &arguments, Way::Repeats).await?;
+        Ok(number::<u8>(&limited)? == 1)
     }
 
     async fn count_call(&self, name: &str, interval_s: u32) -> Result<u64, JobStoreError> {

@@ -2,7 +2,7 @@
 
 mod client;
 
-pub use client::Wire;
+pub use client::{Wire, data_of};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -59,9 +59,9 @@ pub async fn serve_by<S: JobStore + QueueTokens + 'static>(
     Served { queues, wire, admin }
 }
 
-/// The whole contract, on a store with nothing in it.
-pub async fn whole_contract<S: JobStore + QueueTokens + 'static>(store: Arc<S>) {
-    let served = serve(&[("default", Arc::clone(&store)), ("other", store)], ApiOptions::default()).await;
+/// The whole contract, on the stores of two pools with nothing in them.
+pub async fn whole_contract<S: JobStore + QueueTokens + 'static>(store: Arc<S>, other: Arc<S>) {
+    let served = serve(&[("default", store), ("other", other)], ApiOptions::default()).await;
     let Served { wire, admin, .. } = &served;
     refusals(wire).await;
     publish_and_consume(wire).await;
@@ -71,6 +71,9 @@ pub async fn whole_contract<S: JobStore + QueueTokens + 'static>(store: Arc<S>) 
     looking(wire).await;
     tries_and_dead_letter(wire).await;
     polls(wire).await;
+    pools(wire, admin).await;
+    dead_letter_across_shards(wire).await;
+    unusual_terms(wire).await;
     admin_tokens(wire, admin).await;
     admin_limits(wire, admin).await;
     admin_rest(admin).await;
@@ -98,6 +101,7 @@ async fn refusals(wire: &Wire) {
         ("PUT", "/api/n/q", &big, 413, "body too large"),
         ("PUT", "/api/n/q/bulk", "{}", 400, "request body should be an array of objects"),
         ("PUT", "/api/n/q/bulk", "[]", 400, "no jobs"),
+        ("PUT", "/api/n/q/bulk", "null", 400, "no jobs"),
         ("PUT", "/api/n/q/bulk", &many, 400, "too many jobs"),
         ("PUT", "/api/n/q/bulk", &job_too_large, 413, "job too large"),
         ("GET", "/api/n/q?ttr=x", "", 400, "invalid ttr"),
@@ -199,7 +203,7 @@ async fn consume_all(wire: &Wire, path: &str) -> Vec<Vec<u8>> {
             return bodies;
         }
         assert_eq!(reply.status, 200, "{reply:?}");
-        bodies.extend(reply.json().as_array().unwrap().iter().map(client::data_of));
+        bodies.extend(reply.json().as_array().unwrap().iter().map(data_of));
     }
 }
 
@@ -230,8 +234,28 @@ async fn attributes(wire: &Wire) {
     let reply = wire.call("PUT", "/api/n/attributes", &headers, "body").await;
     assert!(reply.text("job_id").starts_with('1'), "{reply:?}");
     let job = wire.get("/api/n/attributes/peek").await.json();
-    assert_eq!(job["attributes"], json!({ "color": "red", "none": "" }));
+    assert_eq!(job["attributes"], json!({ "color": "red" }), "one without a value is none");
     assert_eq!(wire.get("/api/n/attributes").await.json()["attributes"], job["attributes"]);
+    // Each job of a bulk call has them.
+    let reply = wire.call("PUT", "/api/n/attributes/bulk", &headers, "[1, 2]").await;
+    assert_eq!(reply.status, 201, "{reply:?}");
+    let jobs = wire.get("/api/n/attributes?count=9").await.json();
+    for job in jobs.as_array().unwrap() {
+        assert_eq!(job["attributes"], json!({ "color": "red" }));
+        assert!(job["job_id"].as_str().unwrap().starts_with('1'), "{job}");
+    }
+    let names: Vec<String> = (0..17).map(|at| format!("job-attr-{at}")).collect();
+    let mut many = vec![("x-token", TOKEN), ("enable-job-version", "yes")];
+    many.extend(names.iter().map(|name| (name.as_str(), "x")));
+    for path in ["/api/n/attributes", "/api/n/attributes/bulk"] {
+        let refused = wire.call("PUT", path, &many, "[1]").await;
+        let error = json!({ "error": "too many attributes, cannot exceed 16" });
+        assert_eq!((refused.status, refused.json()), (400, error), "{path}");
+    }
+    many.pop();
+    assert_eq!(wire.call("PUT", "/api/n/attributes", &many, "x").await.status, 201);
+    let job = wire.get("/api/n/attributes").await.json();
+    assert_eq!(job["attributes"].as_object().map(serde_json::Map::len), Some(16));
     let without = [("x-token", TOKEN), ("job-attr-color", "red")];
     let reply = wire.call("PUT", "/api/n/attributes", &without, "body").await;
     assert!(reply.text("job_id").starts_with('0'));
@@ -310,6 +334,83 @@ async fn polls(wire: &Wire) {
     let job = wire.get("/api/n/asked").await.text("job_id");
     wire.put(&format!("/api/n/{job}"), "answer").await;
     assert_eq!(answer.await.unwrap().data(), b"answer");
+}
+
+async fn pools(wire: &Wire, admin: &Wire) {
+    let other_token = format!("other:{TOKEN}");
+    let other = [("x-token", other_token.as_str())];
+    wire.put("/api/n/pooled", "of default").await;
+    assert_eq!(wire.call("PUT", "/api/n/pooled", &other, "of other").await.status, 201);
+    assert_eq!(wire.call("PUT", "/api/n/alone", &other, "of other").await.status, 201);
+    for (headers, body) in [(&other[..], "of other"), (&[("x-token", TOKEN)][..], "of default")] {
+        let job = wire.call("GET", "/api/n/pooled", headers, "").await;
+        assert_eq!((job.status, job.data()), (200, body.as_bytes().to_vec()), "{job:?}");
+        assert_eq!(wire.call("GET", "/api/n/pooled", headers, "").await.status, 404, "each has one job");
+    }
+    // Sizes need no token, and yet its pool.
+    assert_eq!(wire.get("/api/n/alone/size").await.json()["size"], 0);
+    assert_eq!(wire.call("GET", "/api/n/alone/size", &other, "").await.json()["size"], 1);
+    let queues = async |pool: &str| admin.get(&format!("/info?pool={pool}")).await.json()["n"].to_string();
+    assert!(queues("other").await.contains("alone") && !queues("default").await.contains("alone"));
+    // A token is one of its pool.
+    let of_default = admin.post("/token/n?description=x", "").await.text("token");
+    let as_other = format!("other:{of_default}");
+    let refused = wire.call("GET", "/api/n/alone", &[("x-token", &as_other)], "").await;
+    assert_eq!((refused.status, refused.json()), (401, json!({ "error": "invalid token" })));
+    assert_eq!(wire.call("GET", "/api/n/alone", &[("x-token", &of_default)], "").await.status, 404);
+    assert_eq!(admin.get("/token/n?pool=other").await.json()["tokens"].get(&of_default), None);
+    // Nothing before the colon is the default pool.
+    let plain = format!(":{of_default}");
+    assert_eq!(wire.call("GET", "/api/n/pooled", &[("x-token", &plain)], "").await.status, 404);
+}
+
+/// A limit is one of the queue, and not of each shard.
+async fn dead_letter_across_shards(wire: &Wire) {
+    let dead = async || {
+        let size = wire.get("/api/n/many-dead/deadletter/size").await.json()["size"].as_u64();
+        size.unwrap()
+    };
+    let becomes = async |expected: u64| {
+        let began = Instant::now();
+        while dead().await != expected {
+            assert!(began.elapsed() < Duration::from_secs(30), "{} jobs are dead", dead().await);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    // One by one, so that each shard has some.
+    for _ in 0..12 {
+        wire.put("/api/n/many-dead", "x").await;
+    }
+    let mut taken = 0;
+    while taken < 12 {
+        // It may be over at once: a ttr of 0 is a lease that has ended.
+        let jobs = wire.get("/api/n/many-dead?count=100&ttr=0").await;
+        assert_eq!(jobs.status, 200, "{jobs:?}");
+        taken += jobs.json().as_array().unwrap().len();
+    }
+    becomes(12).await;
+    let back = wire.put("/api/n/many-dead/deadletter?limit=7", "").await.json();
+    assert_eq!(back, json!({ "msg": "respawned", "count": 7 }));
+    assert_eq!((dead().await, wire.get("/api/n/many-dead/size").await.json()["size"].as_u64()), (5, Some(7)));
+    assert_eq!(wire.delete("/api/n/many-dead/deadletter?limit=3").await.status, 204);
+    assert_eq!(dead().await, 2);
+    let back = wire.put("/api/n/many-dead/deadletter?limit=100", "").await.json();
+    assert_eq!(back["count"], 2, "there are no more");
+    assert_eq!((dead().await, wire.get("/api/n/many-dead/size").await.json()["size"].as_u64()), (0, Some(9)));
+    assert_eq!(wire.delete("/api/n/many-dead").await.status, 204);
+}
+
+async fn unusual_terms(wire: &Wire) {
+    let list = |count: usize| (0..count).map(|at| format!("q{at}")).collect::<Vec<_>>().join(",");
+    assert_eq!(wire.get(&format!("/api/n/{}", list(32))).await.status, 404);
+    let refused = wire.get(&format!("/api/n/{}", list(33))).await;
+    assert_eq!((refused.status, refused.json()), (400, json!({ "error": "invalid queue name(s)" })));
+    // A ttl that is as long as the delay is no shorter one.
+    let reply = wire.put("/api/n/just?delay=1&ttl=1", "x").await;
+    assert_eq!(reply.status, 201, "{reply:?}");
+    assert_eq!(wire.put("/api/n/just?delay=2&ttl=1", "x").await.status, 400);
+    tokio::time::sleep(Duration::from_millis(1_200)).await;
+    assert_eq!(wire.get("/api/n/just").await.status, 404, "it has expired when it is ready");
 }
 
 async fn admin_tokens(wire: &Wire, admin: &Wire) {

@@ -109,11 +109,11 @@ fn headers(lines: &[u8]) {
             headers.append(name, value);
         }
     }
-    let (is_versioned, attributes) = fuzzing::attributes(&headers);
+    let Some((is_versioned, attributes)) = fuzzing::attributes(&headers) else { return };
     assert!(is_versioned || attributes.is_empty());
     assert!(attributes.len() <= ATTRIBUTES_MAX);
     for (nth, (key, value)) in attributes.iter().enumerate() {
-        assert!((1..=32).contains(&key.len()) && value.len() <= 128, "{key}: {value}");
+        assert!((1..=32).contains(&key.len()) && (1..=128).contains(&value.len()), "{key}: {value}");
         assert!(attributes[..nth].iter().all(|(earlier, _)| earlier != key), "{key} is there twice");
     }
 }

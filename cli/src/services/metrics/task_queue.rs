@@ -6,7 +6,7 @@ use windfall_edge::prometheus_client::collector::Collector;
 use windfall_edge::prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use windfall_edge::prometheus_client::metrics::MetricType;
 use windfall_edge::{Described, Metrics};
-use windfall_task_queue::{PoolStats, QueueCounters, QueueStats, WAIT_BUCKETS_MS, WaitTimes};
+use windfall_task_queue::{PoolStats, QueueCounters, QueueGauges, QueueStats, WAIT_BUCKETS_MS, WaitTimes};
 
 /// The pools of a process.
 pub type Pools = Vec<(String, Arc<QueueCounters>)>;
@@ -20,6 +20,12 @@ pub(super) fn export(metrics: &Metrics, pools: &Pools) {
     metrics.export(QueueStats::METRICS, LABELS, move |each| {
         for (pool, counters) in &own {
             counters.each_queue(|namespace, queue, stats, _| each(&[pool, namespace, queue], stats));
+        }
+    });
+    let own = pools.clone();
+    metrics.export(QueueGauges::METRICS, LABELS, move |each| {
+        for (pool, counters) in &own {
+            counters.each_waiting(|namespace, queue, gauges| each(&[pool, namespace, queue], gauges));
         }
     });
     let own = pools.clone();

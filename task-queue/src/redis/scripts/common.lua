@@ -1,4 +1,5 @@
--- What all scripts share. KEYS[1] is the shard's counter of jobs, whose name without its last letter begins all others.
+-- What all scripts share. KEYS[1] is the shard's counter of jobs, whose name without its last letter begins all others; to
+-- scripts about tokens it is the hash of these.
 local P = string.sub(KEYS[1], 1, -2)
 -- Numbers of jobs, which have one bit less than their place in an id: the id of a far job has this bit.
 local SEQUENCES = 549755813888

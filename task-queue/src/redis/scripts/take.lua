@@ -1,6 +1,7 @@
 -- KEYS: the counter of jobs. ARGV: the number of entries that are looked at at most; then queue, count and ttr in
 -- milliseconds of each take. The bounds hold for all takes together: those that they leave nothing for are answered as
--- cut.
+-- cut. Returns the clock; then for each take how many jobs are still ready, whether it was cut, what was taken, and how many
+-- jobs had expired and are gone.
 local now = now_ms()
 local looked_max = tonumber(ARGV[1])
 local looked, bytes = 0, 0
@@ -61,7 +62,7 @@ local function take(q, most, ttr)
     redis.call('ZADD', P .. 'L', unpack(leases))
   end
   count(q, 'n', -(#taken + over))
-  return { tonumber(redis.call('HGET', P .. 'm:' .. q, 'n') or '0'), cut, taken }
+  return { tonumber(redis.call('HGET', P .. 'm:' .. q, 'n') or '0'), cut, taken, over }
 end
 
 local answer = { text(now) }

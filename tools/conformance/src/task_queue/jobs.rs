@@ -3,7 +3,7 @@
 use super::{Case, Checked, Fixture, bodies, holds, said, same};
 use std::collections::BTreeSet;
 use windfall_contract::task_queue::{
-    JobId, Lease, NewJobs, OnceJob, OnceMark, QueueName, TAKE_BYTES_MAX, Take, ready_ms,
+    JobId, Lease, NewJobs, OnceJob, OnceMark, QUEUES_PAGE, QueueName, TAKE_BYTES_MAX, Take, ready_ms,
 };
 
 pub(super) async fn run(fixture: &dyn Fixture) -> Vec<Checked> {
@@ -22,6 +22,7 @@ pub(super) async fn run(fixture: &dyn Fixture) -> Vec<Checked> {
         ("ready jobs are dropped and no others", dropping(fixture).await),
         ("what is stored is there when it is opened again", reopening(fixture).await),
         ("an empty queue is forgotten", sweeping(fixture).await),
+        ("very many queues are named page by page", many_queues(fixture).await),
     ]
 }
 
@@ -95,9 +96,21 @@ async fn expiry(fixture: &dyn Fixture) -> Result<(), String> {
     fixture.wait_ms(1_300).await;
     let head = case.store.peek(case.shard, &case.queue).await.map_err(said)?;
     holds("an expired head is shown as such", head.is_some_and(|head| head.is_expired()))?;
-    same("taken", &bodies(&case.take(1, 60).await?), &vec!["here".to_owned()])?;
-    case.take(9, 60).await?;
-    case.has("after", 0, 0, 0).await
+    let (_, first) = case.take_at(1, 60).await?;
+    same("taken", &bodies(&first.jobs), &vec!["here".to_owned()])?;
+    let (_, rest) = case.take_at(9, 60).await?;
+    same("those that are over are counted", &(first.expired, rest.expired), &(2, 1))?;
+    case.has("after", 0, 0, 0).await?;
+    // One that somebody had is counted as well.
+    case.publish(NewJobs { ttl_s: 3, ..case.jobs(&["back"]) }).await?;
+    let (now_ms, taken) = case.take_at(1, 600).await?;
+    let id = taken.jobs.first().map(|job| job.id).ok_or("it was not taken")?;
+    let lease = Lease { queue: case.queue.clone(), id, end_ms: Lease::end_ms(now_ms, 600) };
+    case.store.give_back(case.shard, &[lease]).await.map_err(said)?;
+    fixture.wait_ms(3_100).await;
+    let (_, none) = case.take_at(1, 600).await?;
+    same("one that was given back", &(none.jobs.len(), none.expired), &(0, 1))?;
+    case.has("at last", 0, 0, 0).await
 }
 
 async fn deletion(fixture: &dyn Fixture) -> Result<(), String> {
@@ -315,17 +328,40 @@ async fn reopening(fixture: &dyn Fixture) -> Result<(), String> {
 async fn sweeping(fixture: &dyn Fixture) -> Result<(), String> {
     let case = Case::open(fixture, "sweeping").await?;
     case.publish(NewJobs { ttl_s: 1, ..case.jobs(&vec!["x"; 150]) }).await?;
-    let names = case.store.queues(case.shard).await.map_err(said)?;
+    let (names, _) = case.queues().await?;
     holds("the queue is known", names.contains(&case.queue))?;
     fixture.wait_ms(1_100).await;
     let mut cursor = 0;
     for _ in 0..1_000 {
         cursor = case.store.sweep(case.shard, cursor).await.map_err(said)?.cursor;
-        let names = case.store.queues(case.shard).await.map_err(said)?;
+        let (names, _) = case.queues().await?;
         if !names.contains(&case.queue) {
             case.publish(case.jobs(&["y"])).await?;
             return case.has("a queue that was forgotten", 1, 0, 0).await;
         }
     }
     Err("the queue is still there".into())
+}
+
+async fn many_queues(fixture: &dyn Fixture) -> Result<(), String> {
+    let case = Case::open(fixture, "many-queues").await?;
+    let mut batch = Vec::new();
+    for at in 0..5 * QUEUES_PAGE / 2 {
+        let queue = QueueName::new("checks", &format!("many-{at}")).map_err(said)?;
+        batch.push(NewJobs { queue, ttl_s: 1, ..case.jobs(&["x"]) });
+    }
+    case.store.publish(case.shard, &batch).await.map_err(said)?;
+    let (found, pages) = case.queues().await?;
+    holds("pages are short", pages >= 2)?;
+    let own: BTreeSet<QueueName> = batch.into_iter().map(|jobs| jobs.queue).collect();
+    holds("each queue is named", own.is_subset(&found))?;
+    fixture.wait_ms(1_100).await;
+    let mut cursor = 0;
+    for _ in 0..1_000 {
+        cursor = case.store.sweep(case.shard, cursor).await.map_err(said)?.cursor;
+        if cursor == 0 && case.queues().await?.0.is_disjoint(&own) {
+            return Ok(());
+        }
+    }
+    Err("the queues are still there".into())
 }

@@ -7,10 +7,12 @@ mod tokens;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use windfall_contract::due::Shard;
 use windfall_contract::task_queue::{
-    JobId, JobStore, NewJobs, QueueCounts, QueueName, QueueTokens, TTL_DEFAULT_S, Take, TakenJob, TakenJobs,
+    JobId, JobStore, NewJobs, QUEUES_PAGE, QueueCounts, QueueName, QueueTokens, TTL_DEFAULT_S, Take,
+    TakenJob, TakenJobs,
 };
 
 /// A store under test, with at least two shards, and a clock that goes on while it is waited for.
@@ -111,6 +113,21 @@ impl Case {
     /// Ready, delayed, dead.
     async fn has(&self, what: &str, ready: u64, delayed: u64, dead: u64) -> Result<(), String> {
         same(what, &self.counts().await?, &QueueCounts { ready, delayed, dead })
+    }
+
+    /// All queues of the shard, page by page, and how many pages there are.
+    async fn queues(&self) -> Result<(BTreeSet<QueueName>, usize), String> {
+        let (mut all, mut pages, mut cursor) = (BTreeSet::new(), 0, 0);
+        loop {
+            let (next, page) = self.store.queues(self.shard, cursor).await.map_err(said)?;
+            holds("a page is no longer than some", page.len() <= 2 * QUEUES_PAGE)?;
+            all.extend(page);
+            pages += 1;
+            if next == 0 {
+                return Ok((all, pages));
+            }
+            cursor = next;
+        }
     }
 
     async fn tend(&self) -> Result<(), String> {
