@@ -26,7 +26,7 @@ pub(crate) struct Row {
     pub at: i64,
     pub id: i64,
     pub kind: i64,
-    pub asset: i64,
+    pub bonus_type: i64,
     pub debit: i64,
     pub debit_holder: i64,
     pub credit: i64,
@@ -56,7 +56,7 @@ impl Row {
             self.at,
             self.id,
             self.kind,
-            self.asset,
+            self.bonus_type,
             self.debit,
             other(self.debit, self.debit_holder),
             self.credit,
@@ -148,7 +148,7 @@ impl Names {
     pub fn of(rows: &[Row]) -> Self {
         let mut own = Self::default();
         for row in rows {
-            own.names.insert(row.asset, None);
+            own.names.insert(row.bonus_type, None);
             for (kind, holder) in [(row.debit, row.debit_holder), (row.credit, row.credit_holder)] {
                 if kind == BUDGET {
                     own.programs.insert(holder, None);
@@ -357,7 +357,7 @@ mod tests {
             at: id / 2,
             id,
             kind: 0,
-            asset: 3,
+            bonus_type: 3,
             debit: 2,
             debit_holder: 1,
             credit: USER,
@@ -387,7 +387,7 @@ mod tests {
         let changes: [fn(&mut Row); 11] = [
             |row| row.at += 1,
             |row| row.kind = 4,
-            |row| row.asset = 4,
+            |row| row.bonus_type = 4,
             |row| row.debit = 1,
             |row| row.debit_holder = 2,
             |row| row.credit = -3,

@@ -62,7 +62,7 @@ pub(crate) const VOID: i64 = 3;
 /// `transfers.kind` of one that takes back what an earlier one moved.
 pub(crate) const REVERSAL: i64 = 4;
 
-/// An account of one asset.
+/// An account of one bonus type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Account {
     pub kind: i64,
@@ -101,7 +101,7 @@ pub(crate) enum Payee {
 pub(crate) struct Entry<'a> {
     pub id: i64,
     pub kind: Kind,
-    pub asset: i64,
+    pub bonus_type: i64,
     pub debit: Account,
     pub credit: Account,
     pub amount: i64,
@@ -129,9 +129,9 @@ impl Entry<'_> {
     }
 
     pub fn into_owned(self) -> Entry<'static> {
-        let Self { id, kind, asset, debit, credit, amount, prev, time_ms, user, .. } = self;
+        let Self { id, kind, bonus_type, debit, credit, amount, prev, time_ms, user, .. } = self;
         let reference = Cow::Owned(self.reference.into_owned());
-        Entry { id, kind, asset, debit, credit, amount, prev, time_ms, reference, user }
+        Entry { id, kind, bonus_type, debit, credit, amount, prev, time_ms, reference, user }
     }
 }
 
@@ -153,7 +153,7 @@ pub(crate) struct Money<'a> {
     pub key: &'a str,
     pub user_id: i64,
     pub budget_key: i64,
-    pub asset: i64,
+    pub bonus_type: i64,
     pub amount: i64,
 }
 
@@ -186,7 +186,7 @@ impl<'a> Money<'a> {
         Entry {
             id,
             kind,
-            asset: self.asset,
+            bonus_type: self.bonus_type,
             debit: Account::budget(self.budget_key),
             credit,
             amount: self.amount,
@@ -204,7 +204,7 @@ impl<'a> Money<'a> {
 pub(crate) struct Payout<'a> {
     pub key: &'a str,
     pub user_id: i64,
-    pub asset: i64,
+    pub bonus_type: i64,
     pub amount: i64,
 }
 
@@ -229,8 +229,8 @@ impl<'a> Payout<'a> {
     fn entry(&self, debit: Account, credit: Account, id: i64, prev: i64, time_ms: i64) -> Entry<'a> {
         let user = [debit, credit].iter().any(|one| one.kind == USER).then_some(self.user_id);
         let (kind, reference) = (Kind::Direct, Cow::Borrowed(self.key));
-        let (asset, amount) = (self.asset, self.amount);
-        Entry { id, kind, asset, debit, credit, amount, prev, time_ms, reference, user }
+        let (bonus_type, amount) = (self.bonus_type, self.amount);
+        Entry { id, kind, bonus_type, debit, credit, amount, prev, time_ms, reference, user }
     }
 }
 
@@ -239,7 +239,7 @@ impl<'a> Payout<'a> {
 pub(crate) struct Funded {
     pub budget_key: i64,
     pub activity: i64,
-    pub asset: i64,
+    pub bonus_type: i64,
     /// The new total less the old one; 0 where no budget was set.
     pub change: i64,
 }
@@ -247,12 +247,12 @@ pub(crate) struct Funded {
 impl Funded {
     /// `None` where nothing changes.
     pub fn entry(self, id: i64, time_ms: i64) -> Option<Entry<'static>> {
-        let Self { budget_key, activity, asset, change } = self;
+        let Self { budget_key, activity, bonus_type, change } = self;
         let amount = change.checked_abs().filter(|amount| *amount != 0)?;
         let (budget, funding) = (Account::budget(budget_key), Account::funding(activity));
         let (debit, credit) = if change > 0 { (funding, budget) } else { (budget, funding) };
         let (kind, reference) = (Kind::Direct, Cow::Borrowed(""));
-        Some(Entry { id, kind, asset, debit, credit, amount, prev: 0, time_ms, reference, user: None })
+        Some(Entry { id, kind, bonus_type, debit, credit, amount, prev: 0, time_ms, reference, user: None })
     }
 }
 
@@ -260,7 +260,7 @@ impl Funded {
 mod tests {
     use super::*;
 
-    const MONEY: Money<'_> = Money { key: "a", user_id: 7, budget_key: 3, asset: 5, amount: 10 };
+    const MONEY: Money<'_> = Money { key: "a", user_id: 7, budget_key: 3, bonus_type: 5, amount: 10 };
 
     #[test]
     fn what_a_payer_paid_is_in_no_users_balance() {
@@ -281,7 +281,7 @@ mod tests {
 
     #[test]
     fn a_withdrawal_goes_to_clearing_and_on_or_back() {
-        let out = Payout { key: "w", user_id: 7, asset: 5, amount: 4 };
+        let out = Payout { key: "w", user_id: 7, bonus_type: 5, amount: 4 };
         let (hold, pay, back) = (out.hold(1, 0, 1_000), out.pay(2, 1_000), out.give_back(3, 1, 1_000));
         assert_eq!([&hold, &pay, &back].map(|one| one.change_of(USER)), [-4, 0, 4]);
         assert_eq!([&hold, &pay, &back].map(|one| one.change_of(CLEARING)), [4, -4, -4]);
@@ -290,7 +290,7 @@ mod tests {
 
     #[test]
     fn a_budget_is_funded_and_defunded() {
-        let set = |change| Funded { budget_key: 3, activity: 1, asset: 5, change }.entry(1, 1_000);
+        let set = |change| Funded { budget_key: 3, activity: 1, bonus_type: 5, change }.entry(1, 1_000);
         assert_eq!(set(0), None);
         assert_eq!(set(10).map(|one| (one.debit.kind, one.credit.kind)), Some((FUNDING, BUDGET)));
         assert_eq!(set(-10).map(|one| (one.debit.kind, one.amount)), Some((BUDGET, 10)));

@@ -371,21 +371,21 @@ fn adjust(tx: &mut dyn Transaction, act: &StoredAct, now_ms: i64) -> Result<Effe
     let Deed::Adjust { user_id, activity, scene, bonus_type, amount, to_user } = &act.proposal.deed else {
         return Err(LedgerError::Invalid("this act is no adjustment".into()));
     };
-    let (other, asset, budget) = if scene.is_empty() {
-        let Some((activity, asset)) = tx.name_numbers(activity, bonus_type)? else {
+    let (other, bonus_type, budget) = if scene.is_empty() {
+        let Some((activity, bonus_type)) = tx.name_numbers(activity, bonus_type)? else {
             return Ok(Effect::NotDone("the ledger knows no such activity or bonus type".into()));
         };
-        (Account::funding(activity), asset, None)
+        (Account::funding(activity), bonus_type, None)
     } else {
         let own = tx.budget_numbers(activity, scene, bonus_type)?;
-        (Account::budget(own.id), own.asset, Some(own.id))
+        (Account::budget(own.id), own.bonus_type, Some(own.id))
     };
     let user = Account::user(*user_id);
     let (debit, credit) = if *to_user { (other, user) } else { (user, other) };
     let movement = Movement {
         kind: Kind::Direct,
         user_id: *user_id,
-        asset,
+        bonus_type,
         debit,
         credit,
         amount: *amount,

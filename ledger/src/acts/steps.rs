@@ -16,7 +16,7 @@ pub(crate) struct Movement<'a> {
     pub kind: Kind,
     /// The user in whose statement it stands.
     pub user_id: i64,
-    pub asset: i64,
+    pub bonus_type: i64,
     pub debit: Account,
     pub credit: Account,
     pub amount: i64,
@@ -44,7 +44,7 @@ pub(crate) enum Moved {
 /// How an order was paid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Payment {
-    pub asset: i64,
+    pub bonus_type: i64,
     pub budget_key: i64,
     /// The account that got it: the user's, or a payer's settlement.
     pub payee: Account,
@@ -63,7 +63,7 @@ impl Payment {
         Movement {
             kind: Kind::Reversal,
             user_id,
-            asset: self.asset,
+            bonus_type: self.bonus_type,
             debit: self.payee,
             credit: Account::budget(self.budget_key),
             amount: self.amount - keep,
@@ -79,7 +79,7 @@ impl Payment {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BudgetNumbers {
     pub id: i64,
-    pub asset: i64,
+    pub bonus_type: i64,
 }
 
 /// What a transaction does for acts.

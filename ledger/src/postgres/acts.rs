@@ -312,7 +312,12 @@ impl ActSteps for PgTx<'_> {
         )?;
         let Some(row) = rows.first() else { return Ok(None) };
         let payee = Account { kind: i64::from(cell::<i16>(row, 2)?), holder: cell(row, 3)? };
-        Ok(Some(Payment { asset: cell(row, 0)?, budget_key: cell(row, 1)?, payee, amount: cell(row, 4)? }))
+        Ok(Some(Payment {
+            bonus_type: cell(row, 0)?,
+            budget_key: cell(row, 1)?,
+            payee,
+            amount: cell(row, 4)?,
+        }))
     }
 
     fn budget_numbers(
@@ -324,7 +329,7 @@ impl ActSteps for PgTx<'_> {
         let order = Order { trade_no: "", user_id: 0, activity, scene, bonus_type, amount: 0, time_ms: 0 };
         let own = self.budget_keys.of_orders(self.session, &[order])?;
         let own = own.first().ok_or_else(|| LedgerError::Damaged("a budget key has vanished".into()))?;
-        Ok(BudgetNumbers { id: own.id, asset: own.bonus_type })
+        Ok(BudgetNumbers { id: own.id, bonus_type: own.bonus_type })
     }
 
     fn name_numbers(&mut self, activity: &str, bonus_type: &str) -> Result<Option<(i64, i64)>, LedgerError> {
@@ -337,7 +342,7 @@ impl ActSteps for PgTx<'_> {
     }
 
     fn move_money(&mut self, movement: &Movement<'_>) -> Result<Moved, LedgerError> {
-        let Movement { user_id, asset, debit, credit, reference, time_ms, .. } = *movement;
+        let Movement { user_id, bonus_type, debit, credit, reference, time_ms, .. } = *movement;
         self.transfers.flush(self.session)?;
         if debit.kind == BUDGET
             && let Some(id) = movement.budget
@@ -350,7 +355,7 @@ impl ActSteps for PgTx<'_> {
             Some(id) => Some((id, budgets::lock_whole(self.session, self.budget_keys, vec![id])?)),
             None => None,
         };
-        let key = (asset, user_id);
+        let key = (bonus_type, user_id);
         let mut amount = movement.amount;
         let mut account = None;
         if debit.kind == USER {
@@ -375,7 +380,7 @@ impl ActSteps for PgTx<'_> {
         let id = self.numbers.take(self.session, 1)?.first().copied().unwrap_or(0);
         let (kind, prev, user) = (movement.kind, 0, Some(user_id));
         let reference = Cow::Borrowed(reference);
-        let mut entry = Entry { id, kind, asset, debit, credit, amount, prev, time_ms, reference, user };
+        let mut entry = Entry { id, kind, bonus_type, debit, credit, amount, prev, time_ms, reference, user };
         match account {
             // It is there, and its CHECK would refuse the row of an insert.
             Some(mut locked) => {

@@ -222,7 +222,7 @@ fn read_row(row: &tokio_postgres::Row) -> Result<Row, LedgerError> {
         at: cell(row, 0)?,
         id: cell(row, 1)?,
         kind: small(2)?,
-        asset: cell(row, 3)?,
+        bonus_type: cell(row, 3)?,
         debit: small(4)?,
         debit_holder: cell(row, 5)?,
         credit: small(6)?,

@@ -59,8 +59,8 @@ const INSERT_ENDS: &str = "INSERT INTO act_ends (act, outcome, amount, detail, o
 fn programs(session: &Session, which: &Selection) -> Result<(Vec<i64>, i64), LedgerError> {
     let rows = session.query(PROGRAMS, &[&which.activity, &which.bonus_type, &which.scene])?;
     let ids = rows.iter().map(|row| cell(row, 0)).collect::<Result<Vec<_>, _>>()?;
-    let asset = rows.first().map_or(Ok(0), |row| cell(row, 1))?;
-    Ok((ids, asset))
+    let bonus_type = rows.first().map_or(Ok(0), |row| cell(row, 1))?;
+    Ok((ids, bonus_type))
 }
 
 fn survey_sql(has_acts: bool) -> String {
@@ -94,7 +94,7 @@ impl CorrectionReads for Link {
         let session = self.session()?;
         session.need_journal()?;
         let (mut from, end) = (Place::of(after)?, end(&session, "orders")?);
-        let (programs, asset) = programs(&session, which)?;
+        let (programs, bonus_type) = programs(&session, which)?;
         let mut sum = Survey::default();
         if programs.is_empty() {
             return Ok(sum);
@@ -106,7 +106,18 @@ impl CorrectionReads for Link {
             let (place, below) = (from.to_string(), from.behind(PAGES).to_string());
             let rows = session.query_with(
                 &sql,
-                &[&place, &below, &programs, from_ms, to_ms, min_amount, max_amount, &asset, activity, &keep],
+                &[
+                    &place,
+                    &below,
+                    &programs,
+                    from_ms,
+                    to_ms,
+                    min_amount,
+                    max_amount,
+                    &bonus_type,
+                    activity,
+                    &keep,
+                ],
             )?;
             let row = rows.first().ok_or_else(|| LedgerError::Sql("a row is missing".into()))?;
             sum.add(&Survey {
@@ -205,8 +216,12 @@ impl CorrectionSteps for PgTx<'_> {
         let mut found = HashMap::with_capacity(rows.len());
         for row in &rows {
             let payee = Account { kind: i64::from(cell::<i16>(row, 4)?), holder: cell(row, 5)? };
-            let payment =
-                Payment { asset: cell(row, 2)?, budget_key: cell(row, 3)?, payee, amount: cell(row, 6)? };
+            let payment = Payment {
+                bonus_type: cell(row, 2)?,
+                budget_key: cell(row, 3)?,
+                payee,
+                amount: cell(row, 6)?,
+            };
             found.insert(text(row, 0)?, (cell(row, 1)?, payment));
         }
         Ok(keys.iter().map(|key| found.get(key.as_str()).copied()).collect())
@@ -221,7 +236,7 @@ impl CorrectionSteps for PgTx<'_> {
         let session = self.session;
         let mut whole = budgets::lock_whole(session, self.budget_keys, ids.into_iter().collect())?;
         // Also of those whom a payer has paid: the commit writes their accounts, and everybody locks them by user.
-        let users: BTreeSet<(i64, i64)> = movements.iter().map(|one| (one.asset, one.user_id)).collect();
+        let users: BTreeSet<(i64, i64)> = movements.iter().map(|one| (one.bonus_type, one.user_id)).collect();
         let mut accounts = Accounts::lock(session, &users)?;
         let moved = parts(
             movements,
@@ -327,7 +342,7 @@ fn parts(
     let mut balances: HashMap<(i64, i64), i64> = HashMap::new();
     let mut moved = Vec::with_capacity(movements.len());
     for one in movements {
-        let key = (one.asset, one.user_id);
+        let key = (one.bonus_type, one.user_id);
         let balance = balances.entry(key).or_insert_with(|| balance(key));
         let is_users = one.debit.kind == USER;
         let part = if is_users { part(*balance, one.amount, one.take_what_is_there) } else { Ok(one.amount) };
@@ -367,12 +382,12 @@ impl PgTx<'_> {
         let ids = self.numbers.take(self.session, taken.len())?;
         let mut entries = Vec::with_capacity(taken.len());
         for ((one, amount), id) in taken.into_iter().zip(ids) {
-            let Movement { kind, asset, debit, credit, user_id, time_ms, reference, .. } = *one;
+            let Movement { kind, bonus_type, debit, credit, user_id, time_ms, reference, .. } = *one;
             let (reference, user) = (Cow::Borrowed(reference), Some(user_id));
             let mut entry =
-                Entry { id, kind, asset, debit, credit, amount, prev: 0, time_ms, reference, user };
+                Entry { id, kind, bonus_type, debit, credit, amount, prev: 0, time_ms, reference, user };
             if debit.kind == USER {
-                entry.prev = accounts.add((asset, user_id), -amount, id)?;
+                entry.prev = accounts.add((bonus_type, user_id), -amount, id)?;
                 self.transfers.add_others(&entry)?;
                 entries.push(entry);
             } else {
@@ -391,7 +406,7 @@ mod tests {
 
     #[test]
     fn of_two_orders_of_a_user_the_second_finds_what_the_first_has_left() {
-        let payment = |amount| Payment { asset: 1, budget_key: 5, payee: Account::user(7), amount };
+        let payment = |amount| Payment { bonus_type: 1, budget_key: 5, payee: Account::user(7), amount };
         let movement = |amount, rest| payment(amount).reversal(7, "a", (0, rest), 9);
         let all = [movement(6, false), movement(6, false), movement(6, true), movement(1, true)];
         assert!(all.iter().all(|one| one.kind == Kind::Reversal));

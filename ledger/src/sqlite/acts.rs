@@ -255,7 +255,7 @@ impl ActSteps for SqliteTx<'_> {
              JOIN transfers t ON t.id = o.paid_by AND t.reference = o.order_key AND t.debit = ?2 WHERE o.order_key = ?1";
         let found = self.ledger.db.prepare_cached(sql)?.query_row(params![key, BUDGET], |row| {
             let payee = Account { kind: row.get(2)?, holder: row.get(3)? };
-            Ok(Payment { asset: row.get(0)?, budget_key: row.get(1)?, payee, amount: row.get(4)? })
+            Ok(Payment { bonus_type: row.get(0)?, budget_key: row.get(1)?, payee, amount: row.get(4)? })
         });
         Ok(found.optional()?)
     }
@@ -267,7 +267,7 @@ impl ActSteps for SqliteTx<'_> {
         bonus_type: &str,
     ) -> Result<BudgetNumbers, LedgerError> {
         let own = self.ledger.budget_keys.intern(&self.ledger.db, activity, scene, bonus_type)?;
-        Ok(BudgetNumbers { id: own.id, asset: own.bonus_type })
+        Ok(BudgetNumbers { id: own.id, bonus_type: own.bonus_type })
     }
 
     fn name_numbers(&mut self, activity: &str, bonus_type: &str) -> Result<Option<(i64, i64)>, LedgerError> {
@@ -282,11 +282,11 @@ impl ActSteps for SqliteTx<'_> {
     }
 
     fn move_money(&mut self, movement: &Movement<'_>) -> Result<Moved, LedgerError> {
-        let Movement { user_id, asset, debit, credit, reference, time_ms, .. } = *movement;
+        let Movement { user_id, bonus_type, debit, credit, reference, time_ms, .. } = *movement;
         let takes_from_user = debit.kind == USER;
         let mut amount = movement.amount;
         if takes_from_user {
-            match part(self.balance_of(asset, user_id)?, amount, movement.take_what_is_there) {
+            match part(self.balance_of(bonus_type, user_id)?, amount, movement.take_what_is_there) {
                 Ok(part) => amount = part,
                 Err(missing) => return Ok(Moved::Short(missing)),
             }
@@ -305,7 +305,7 @@ impl ActSteps for SqliteTx<'_> {
         let entry = Entry {
             id: self.number(),
             kind: movement.kind,
-            asset,
+            bonus_type,
             debit,
             credit,
             amount,
@@ -315,7 +315,7 @@ impl ActSteps for SqliteTx<'_> {
             user: Some(user_id),
         };
         if takes_from_user {
-            let prev = self.last_of(asset, user_id)?;
+            let prev = self.last_of(bonus_type, user_id)?;
             self.record(&Entry { prev, ..entry })?;
         } else {
             let mut transfers = Transfers::default();
@@ -354,25 +354,25 @@ impl ActSteps for SqliteTx<'_> {
 }
 
 impl SqliteTx<'_> {
-    fn account(&self, sql: &'static str, asset: i64, user_id: i64) -> Result<i64, LedgerError> {
+    fn account(&self, sql: &'static str, bonus_type: i64, user_id: i64) -> Result<i64, LedgerError> {
         let found = self
             .ledger
             .db
             .prepare_cached(sql)?
-            .query_row([USER, asset, user_id], |row| row.get(0))
+            .query_row([USER, bonus_type, user_id], |row| row.get(0))
             .optional()?;
         Ok(found.unwrap_or(0))
     }
 
-    fn balance_of(&self, asset: i64, user_id: i64) -> Result<i64, LedgerError> {
+    fn balance_of(&self, bonus_type: i64, user_id: i64) -> Result<i64, LedgerError> {
         let sql = "SELECT balance FROM accounts WHERE kind = ?1 AND asset = ?2 AND holder = ?3";
-        self.account(sql, asset, user_id)
+        self.account(sql, bonus_type, user_id)
     }
 
-    fn last_of(&self, asset: i64, user_id: i64) -> Result<i64, LedgerError> {
+    fn last_of(&self, bonus_type: i64, user_id: i64) -> Result<i64, LedgerError> {
         self.account(
             "SELECT last FROM accounts WHERE kind = ?1 AND asset = ?2 AND holder = ?3",
-            asset,
+            bonus_type,
             user_id,
         )
     }

@@ -141,7 +141,7 @@ fn row(row: &rusqlite::Row<'_>) -> Result<Row, rusqlite::Error> {
         at: id,
         id,
         kind: row.get(1)?,
-        asset: row.get(2)?,
+        bonus_type: row.get(2)?,
         debit: row.get(3)?,
         debit_holder: row.get(4)?,
         credit: row.get(5)?,

@@ -15,7 +15,7 @@ const HEAD: &str = "INSERT INTO transfers \
 #[derive(Debug, Default)]
 pub(crate) struct Transfers<'a> {
     entries: Vec<Entry<'a>>,
-    /// The changes of accounts that belong to no user, by asset, kind and holder.
+    /// The changes of accounts that belong to no user, by bonus type, kind and holder.
     others: BTreeMap<(i64, i64, i64), i64>,
 }
 
@@ -27,7 +27,7 @@ impl<'a> Transfers<'a> {
     /// Adds an entry. Numbers must grow from call to call; otherwise the rows are inserted out of order.
     pub fn push(&mut self, entry: Entry<'a>) -> Result<(), LedgerError> {
         for (account, change) in entry.others() {
-            let sum = self.others.entry((entry.asset, account.kind, account.holder)).or_default();
+            let sum = self.others.entry((entry.bonus_type, account.kind, account.holder)).or_default();
             *sum = sum.checked_add(change).ok_or_else(overflow)?;
         }
         self.entries.push(entry);
@@ -36,15 +36,15 @@ impl<'a> Transfers<'a> {
 
     /// Writes accounts and entries.
     pub fn write(mut self, db: &Connection) -> Result<(), LedgerError> {
-        self.entries.sort_unstable_by_key(|one| (one.asset, one.user, one.id));
+        self.entries.sort_unstable_by_key(|one| (one.bonus_type, one.user, one.id));
         let mut read =
             db.prepare_cached("SELECT last FROM accounts WHERE kind = ?1 AND asset = ?2 AND holder = ?3")?;
         let mut add = db.prepare_cached(ADD)?;
-        for group in self.entries.chunk_by_mut(|a, b| (a.asset, a.user) == (b.asset, b.user)) {
+        for group in self.entries.chunk_by_mut(|a, b| (a.bonus_type, a.user) == (b.bonus_type, b.user)) {
             move_user(&mut read, &mut add, group)?;
         }
-        for ((asset, kind, holder), change) in &self.others {
-            add.execute([*kind, *asset, *holder, *change, 0])?;
+        for ((bonus_type, kind, holder), change) in &self.others {
+            add.execute([*kind, *bonus_type, *holder, *change, 0])?;
         }
         self.entries.sort_unstable_by_key(|one| one.id);
         insert(db, &self.entries)
@@ -58,7 +58,7 @@ pub(crate) fn insert(db: &Connection, entries: &[Entry<'_>]) -> Result<(), Ledge
             let one = &chunk[row];
             bind.int(one.id)?;
             bind.int(one.kind.code())?;
-            bind.int(one.asset)?;
+            bind.int(one.bonus_type)?;
             bind.int(one.debit.kind)?;
             bind.int(one.debit.holder)?;
             bind.int(one.credit.kind)?;
@@ -84,17 +84,17 @@ fn move_user(
     add: &mut Statement<'_>,
     group: &mut [Entry<'_>],
 ) -> Result<(), LedgerError> {
-    let Some((asset, Some(user_id))) = group.first().map(|one| (one.asset, one.user)) else {
+    let Some((bonus_type, Some(user_id))) = group.first().map(|one| (one.bonus_type, one.user)) else {
         return Ok(());
     };
-    let mut last = read.query_row([USER, asset, user_id], |row| row.get(0)).optional()?.unwrap_or(0);
+    let mut last = read.query_row([USER, bonus_type, user_id], |row| row.get(0)).optional()?.unwrap_or(0);
     let mut sum = 0_i64;
     for one in group {
         sum = sum.checked_add(one.change_of(USER)).ok_or_else(overflow)?;
         one.prev = last;
         last = one.id;
     }
-    add.execute([USER, asset, user_id, sum, last])?;
+    add.execute([USER, bonus_type, user_id, sum, last])?;
     Ok(())
 }
 

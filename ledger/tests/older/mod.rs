@@ -65,7 +65,7 @@ pub enum Done {
 struct Key {
     program: i64,
     activity: i64,
-    asset: i64,
+    bonus_type: i64,
 }
 
 /// A connection of such a process.
@@ -87,7 +87,7 @@ impl OlderProcess {
             client.batch_execute(&format!("SET search_path = {schema}; SET lock_timeout = '20s'")).await.unwrap();
             let key = "SELECT p.id, p.activity, p.asset FROM programs p JOIN names n ON n.id = p.asset WHERE n.name = 'cash'";
             let key = client.query_one(key, &[]).await.unwrap();
-            let key = Key { program: key.get(0), activity: key.get(1), asset: key.get(2) };
+            let key = Key { program: key.get(0), activity: key.get(1), bonus_type: key.get(2) };
             (client, io, key)
         });
         Self { runtime, client, io, key, row }
@@ -148,7 +148,7 @@ impl OlderProcess {
             let params: [&(dyn ToSql + Sync); 7] = [
                 &vec![withdrawal],
                 &vec![user],
-                &vec![key.asset],
+                &vec![key.bonus_type],
                 &vec![amount],
                 &vec![1_000_i64],
                 &vec![""],
@@ -157,7 +157,9 @@ impl OlderProcess {
             if tx.query(HOLD, &params).await?.is_empty() {
                 return Ok(false);
             }
-            let Some(account) = tx.query_opt(ACCOUNT, &[&key.asset, &user]).await? else { return Ok(false) };
+            let Some(account) = tx.query_opt(ACCOUNT, &[&key.bonus_type, &user]).await? else {
+                return Ok(false);
+            };
             let (balance, last): (i64, i64) = (account.get(0), account.get(1));
             if balance < amount {
                 return Ok(false);
@@ -182,7 +184,7 @@ impl OlderProcess {
             tx.execute(END, &[&vec![withdrawal], &vec![status], &vec!["no"], &2_000_i64]).await?;
             let mut last = 0;
             if !paid {
-                let account = tx.query_one(ACCOUNT, &[&key.asset, &user]).await?;
+                let account = tx.query_one(ACCOUNT, &[&key.bonus_type, &user]).await?;
                 last = account.get(1);
                 moved(tx, key, user, account.get::<_, i64>(0) + amount, id).await?;
             }
@@ -314,9 +316,9 @@ async fn take(tx: &Transaction<'_>, key: Key, row: i64, used: i64, reserved: i64
 async fn add(tx: &Transaction<'_>, key: Key, accounts: &[(i16, i64, i64, i64)]) -> Result<i64, Error> {
     let column = |of: fn(&(i16, i64, i64, i64)) -> i64| accounts.iter().map(of).collect::<Vec<i64>>();
     let kinds: Vec<i16> = accounts.iter().map(|one| one.0).collect();
-    let assets = vec![key.asset; accounts.len()];
+    let bonus_types = vec![key.bonus_type; accounts.len()];
     let params: [&(dyn ToSql + Sync); 5] =
-        [&kinds, &assets, &column(|one| one.1), &column(|one| one.2), &column(|one| one.3)];
+        [&kinds, &bonus_types, &column(|one| one.1), &column(|one| one.2), &column(|one| one.3)];
     Ok(tx.query(ADD, &params).await?[0].get(2))
 }
 
@@ -344,7 +346,7 @@ async fn pay(
 }
 
 async fn moved(tx: &Transaction<'_>, key: Key, user: i64, balance: i64, last: i64) -> Result<(), Error> {
-    let params: [&(dyn ToSql + Sync); 4] = [&vec![key.asset], &vec![user], &vec![balance], &vec![last]];
+    let params: [&(dyn ToSql + Sync); 4] = [&vec![key.bonus_type], &vec![user], &vec![balance], &vec![last]];
     tx.execute(MOVE, &params).await.map(drop)
 }
 
@@ -362,7 +364,7 @@ async fn record(
         &vec![withdrawal],
         &vec![kind],
         &vec![user],
-        &vec![key.asset],
+        &vec![key.bonus_type],
         &vec![amount],
         &vec![prev],
         &vec![1_000_i64],
