@@ -96,9 +96,9 @@ pub(crate) enum Payee {
     Payer(i64),
 }
 
-/// A row of the journal.
+/// A row of the journal: the form that an order has in it, or a withdrawal, or a budget that was set.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Entry<'a> {
+pub(crate) struct JournalEntry<'a> {
     pub id: i64,
     pub kind: Kind,
     pub bonus_type: i64,
@@ -114,7 +114,7 @@ pub(crate) struct Entry<'a> {
     pub user: Option<i64>,
 }
 
-impl Entry<'_> {
+impl JournalEntry<'_> {
     /// The amount by which it changes the balance of this side, whose kind is `kind`.
     pub fn change_of(&self, kind: i64) -> i64 {
         let part = |account: Account| if account.kind == kind { self.amount } else { 0 };
@@ -128,10 +128,10 @@ impl Entry<'_> {
         sides.into_iter().filter(move |(account, _)| moves && account.kind < USER)
     }
 
-    pub fn into_owned(self) -> Entry<'static> {
+    pub fn into_owned(self) -> JournalEntry<'static> {
         let Self { id, kind, bonus_type, debit, credit, amount, prev, time_ms, user, .. } = self;
         let reference = Cow::Owned(self.reference.into_owned());
-        Entry { id, kind, bonus_type, debit, credit, amount, prev, time_ms, reference, user }
+        JournalEntry { id, kind, bonus_type, debit, credit, amount, prev, time_ms, reference, user }
     }
 }
 
@@ -147,7 +147,7 @@ pub(crate) const fn flow_kind(debit: i64, credit: i64) -> FlowKind {
     }
 }
 
-/// The money of an order.
+/// The money of an order: what its entries in the journal are made of. It is kept nowhere.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Money<'a> {
     pub key: &'a str,
@@ -159,31 +159,31 @@ pub(crate) struct Money<'a> {
 
 impl<'a> Money<'a> {
     /// The ledger pays.
-    pub fn direct(&self, id: i64, time_ms: i64) -> Entry<'a> {
+    pub fn direct(&self, id: i64, time_ms: i64) -> JournalEntry<'a> {
         self.entry(Kind::Direct, Payee::User, id, time_ms)
     }
 
     /// It is held.
-    pub fn pending(&self, to: Payee, id: i64, time_ms: i64) -> Entry<'a> {
+    pub fn pending(&self, to: Payee, id: i64, time_ms: i64) -> JournalEntry<'a> {
         self.entry(Kind::Pending, to, id, time_ms)
     }
 
     /// What is held is paid.
-    pub fn post(&self, to: Payee, id: i64, time_ms: i64) -> Entry<'a> {
+    pub fn post(&self, to: Payee, id: i64, time_ms: i64) -> JournalEntry<'a> {
         self.entry(Kind::Post, to, id, time_ms)
     }
 
     /// What is held is given up.
-    pub fn void(&self, to: Payee, id: i64, time_ms: i64) -> Entry<'a> {
+    pub fn void(&self, to: Payee, id: i64, time_ms: i64) -> JournalEntry<'a> {
         self.entry(Kind::Void, to, id, time_ms)
     }
 
-    fn entry(&self, kind: Kind, to: Payee, id: i64, time_ms: i64) -> Entry<'a> {
+    fn entry(&self, kind: Kind, to: Payee, id: i64, time_ms: i64) -> JournalEntry<'a> {
         let credit = match to {
             Payee::User => Account::user(self.user_id),
             Payee::Payer(payer) => Account { kind: SETTLEMENT, holder: payer },
         };
-        Entry {
+        JournalEntry {
             id,
             kind,
             bonus_type: self.bonus_type,
@@ -210,27 +210,27 @@ pub(crate) struct Payout<'a> {
 
 impl<'a> Payout<'a> {
     /// It leaves the user's account.
-    pub fn hold(&self, id: i64, prev: i64, time_ms: i64) -> Entry<'a> {
+    pub fn hold(&self, id: i64, prev: i64, time_ms: i64) -> JournalEntry<'a> {
         let (debit, credit) = (Account::user(self.user_id), Account::of_all(CLEARING));
         self.entry(debit, credit, id, prev, time_ms)
     }
 
     /// It has left for good.
-    pub fn pay(&self, id: i64, time_ms: i64) -> Entry<'a> {
+    pub fn pay(&self, id: i64, time_ms: i64) -> JournalEntry<'a> {
         self.entry(Account::of_all(CLEARING), Account::of_all(PAYOUT), id, 0, time_ms)
     }
 
     /// It is back.
-    pub fn give_back(&self, id: i64, prev: i64, time_ms: i64) -> Entry<'a> {
+    pub fn give_back(&self, id: i64, prev: i64, time_ms: i64) -> JournalEntry<'a> {
         let (debit, credit) = (Account::of_all(CLEARING), Account::user(self.user_id));
         self.entry(debit, credit, id, prev, time_ms)
     }
 
-    fn entry(&self, debit: Account, credit: Account, id: i64, prev: i64, time_ms: i64) -> Entry<'a> {
+    fn entry(&self, debit: Account, credit: Account, id: i64, prev: i64, time_ms: i64) -> JournalEntry<'a> {
         let user = [debit, credit].iter().any(|one| one.kind == USER).then_some(self.user_id);
         let (kind, reference) = (Kind::Direct, Cow::Borrowed(self.key));
         let (bonus_type, amount) = (self.bonus_type, self.amount);
-        Entry { id, kind, bonus_type, debit, credit, amount, prev, time_ms, reference, user }
+        JournalEntry { id, kind, bonus_type, debit, credit, amount, prev, time_ms, reference, user }
     }
 }
 
@@ -246,13 +246,24 @@ pub(crate) struct Funded {
 
 impl Funded {
     /// `None` where nothing changes.
-    pub fn entry(self, id: i64, time_ms: i64) -> Option<Entry<'static>> {
+    pub fn entry(self, id: i64, time_ms: i64) -> Option<JournalEntry<'static>> {
         let Self { budget_key, activity, bonus_type, change } = self;
         let amount = change.checked_abs().filter(|amount| *amount != 0)?;
         let (budget, funding) = (Account::budget(budget_key), Account::funding(activity));
         let (debit, credit) = if change > 0 { (funding, budget) } else { (budget, funding) };
         let (kind, reference) = (Kind::Direct, Cow::Borrowed(""));
-        Some(Entry { id, kind, bonus_type, debit, credit, amount, prev: 0, time_ms, reference, user: None })
+        Some(JournalEntry {
+            id,
+            kind,
+            bonus_type,
+            debit,
+            credit,
+            amount,
+            prev: 0,
+            time_ms,
+            reference,
+            user: None,
+        })
     }
 }
 

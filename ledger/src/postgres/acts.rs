@@ -20,7 +20,7 @@ use crate::acts::steps::{ActReads, ActSteps, BudgetNumbers, Moved, Movement, Pay
 use crate::acts::{ActEnd, ActFilter, ActOutcome, Operator, Proposal, StoredAct};
 use crate::budget::Take;
 use crate::error::LedgerError;
-use crate::journal::{Account, BUDGET, Entry, USER};
+use crate::journal::{Account, BUDGET, JournalEntry, USER};
 use crate::key::{OrderId, WithdrawalId};
 use crate::model::{Awaits, Order};
 use crate::withdrawal::StoredWithdrawal;
@@ -380,7 +380,8 @@ impl ActSteps for PgTx<'_> {
         let id = self.numbers.take(self.session, 1)?.first().copied().unwrap_or(0);
         let (kind, prev, user) = (movement.kind, 0, Some(user_id));
         let reference = Cow::Borrowed(reference);
-        let mut entry = Entry { id, kind, bonus_type, debit, credit, amount, prev, time_ms, reference, user };
+        let mut entry =
+            JournalEntry { id, kind, bonus_type, debit, credit, amount, prev, time_ms, reference, user };
         match account {
             // It is there, and its CHECK would refuse the row of an insert.
             Some(mut locked) => {

@@ -19,7 +19,7 @@ use crate::acts::perform::to_json;
 use crate::acts::steps::{CorrectionReads, CorrectionSteps, Moved, Movement, Payment};
 use crate::acts::{ActEnd, ActOutcome, Operator, StoredAct};
 use crate::error::LedgerError;
-use crate::journal::{Account, BUDGET, Entry, USER};
+use crate::journal::{Account, BUDGET, JournalEntry, USER};
 use crate::model::{CREDITED, RESERVED};
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -384,8 +384,18 @@ impl PgTx<'_> {
         for ((one, amount), id) in taken.into_iter().zip(ids) {
             let Movement { kind, bonus_type, debit, credit, user_id, time_ms, reference, .. } = *one;
             let (reference, user) = (Cow::Borrowed(reference), Some(user_id));
-            let mut entry =
-                Entry { id, kind, bonus_type, debit, credit, amount, prev: 0, time_ms, reference, user };
+            let mut entry = JournalEntry {
+                id,
+                kind,
+                bonus_type,
+                debit,
+                credit,
+                amount,
+                prev: 0,
+                time_ms,
+                reference,
+                user,
+            };
             if debit.kind == USER {
                 entry.prev = accounts.add((bonus_type, user_id), -amount, id)?;
                 self.transfers.add_others(&entry)?;

@@ -5,7 +5,7 @@ use super::budget_keys::cell;
 use super::session::Session;
 use super::shape::Shape;
 use crate::error::LedgerError;
-use crate::journal::{Account, BUDGET, Entry, FUNDING, SETTLEMENT, USER};
+use crate::journal::{Account, BUDGET, FUNDING, JournalEntry, SETTLEMENT, USER};
 use std::collections::BTreeMap;
 use tokio_postgres::types::ToSql;
 
@@ -16,7 +16,7 @@ const ROWS: u64 = 16;
 /// Entries of one transaction.
 #[derive(Debug, Default)]
 pub(crate) struct Transfers {
-    entries: Vec<Entry<'static>>,
+    entries: Vec<JournalEntry<'static>>,
     /// The changes of accounts that belong to no user, by bonus type, kind and holder.
     others: BTreeMap<(i64, i64, i64), i64>,
 }
@@ -38,7 +38,7 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
-    pub fn of(entries: Vec<Entry<'_>>) -> Result<Self, LedgerError> {
+    pub fn of(entries: Vec<JournalEntry<'_>>) -> Result<Self, LedgerError> {
         let mut rows = Self::default();
         for one in entries {
             rows.ids.push(one.id);
@@ -98,14 +98,14 @@ pub(crate) const APPEND: &str = "INSERT INTO transfers \
 
 impl Transfers {
     /// Adds an entry.
-    pub fn push(&mut self, entry: Entry<'_>) -> Result<(), LedgerError> {
+    pub fn push(&mut self, entry: JournalEntry<'_>) -> Result<(), LedgerError> {
         self.add_others(&entry)?;
         self.entries.push(entry.into_owned());
         Ok(())
     }
 
     /// Adds the accounts of an entry that belong to no user. The caller writes its user's account and the entry.
-    pub fn add_others(&mut self, entry: &Entry<'_>) -> Result<(), LedgerError> {
+    pub fn add_others(&mut self, entry: &JournalEntry<'_>) -> Result<(), LedgerError> {
         for (account, change) in entry.others() {
             let sum = self.others.entry((entry.bonus_type, account.kind, account.holder)).or_default();
             *sum = sum.checked_add(change).ok_or_else(overflow)?;
@@ -185,7 +185,7 @@ impl Transfers {
     }
 }
 
-fn same_account(a: &Entry<'_>, b: &Entry<'_>) -> bool {
+fn same_account(a: &JournalEntry<'_>, b: &JournalEntry<'_>) -> bool {
     (a.bonus_type, a.user) == (b.bonus_type, b.user)
 }
 
@@ -193,7 +193,7 @@ fn same_account(a: &Entry<'_>, b: &Entry<'_>) -> bool {
 /// the order of the moves.
 fn add(
     session: &Session,
-    chained: &[Entry<'_>],
+    chained: &[JournalEntry<'_>],
     others: &BTreeMap<(i64, i64, i64), i64>,
 ) -> Result<Vec<(i64, i64, i64)>, LedgerError> {
     let (mut kinds, mut bonus_types, mut holders) = (Vec::new(), Vec::new(), Vec::new());

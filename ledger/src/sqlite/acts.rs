@@ -10,7 +10,7 @@ use crate::acts::steps::{ActReads, ActSteps, BudgetNumbers, Moved, Movement, Pay
 use crate::acts::{ActEnd, ActFilter, ActOutcome, Operator, Proposal, StoredAct};
 use crate::budget::{Take, hash};
 use crate::error::LedgerError;
-use crate::journal::{Account, BUDGET, Entry, USER};
+use crate::journal::{Account, BUDGET, JournalEntry, USER};
 use crate::key::{OrderId, WithdrawalId};
 use crate::model::{Awaits, Order};
 use crate::withdrawal::StoredWithdrawal;
@@ -302,7 +302,7 @@ impl ActSteps for SqliteTx<'_> {
             Some(id) if !self.give_back_to_budget(id, reference, amount)? => return Ok(Moved::NotGiven),
             Some(_) | None => {}
         }
-        let entry = Entry {
+        let entry = JournalEntry {
             id: self.number(),
             kind: movement.kind,
             bonus_type,
@@ -316,7 +316,7 @@ impl ActSteps for SqliteTx<'_> {
         };
         if takes_from_user {
             let prev = self.last_of(bonus_type, user_id)?;
-            self.record(&Entry { prev, ..entry })?;
+            self.record(&JournalEntry { prev, ..entry })?;
         } else {
             let mut transfers = Transfers::default();
             transfers.push(entry)?;

@@ -2,7 +2,7 @@
 
 use super::rows::insert_rows;
 use crate::error::LedgerError;
-use crate::journal::{Entry, USER};
+use crate::journal::{JournalEntry, USER};
 use rusqlite::{Connection, OptionalExtension, Statement};
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ const HEAD: &str = "INSERT INTO transfers \
 /// Entries of one step. What they move is not written yet.
 #[derive(Debug, Default)]
 pub(crate) struct Transfers<'a> {
-    entries: Vec<Entry<'a>>,
+    entries: Vec<JournalEntry<'a>>,
     /// The changes of accounts that belong to no user, by bonus type, kind and holder.
     others: BTreeMap<(i64, i64, i64), i64>,
 }
@@ -25,7 +25,7 @@ impl<'a> Transfers<'a> {
     }
 
     /// Adds an entry. Numbers must grow from call to call; otherwise the rows are inserted out of order.
-    pub fn push(&mut self, entry: Entry<'a>) -> Result<(), LedgerError> {
+    pub fn push(&mut self, entry: JournalEntry<'a>) -> Result<(), LedgerError> {
         for (account, change) in entry.others() {
             let sum = self.others.entry((entry.bonus_type, account.kind, account.holder)).or_default();
             *sum = sum.checked_add(change).ok_or_else(overflow)?;
@@ -52,7 +52,7 @@ impl<'a> Transfers<'a> {
 }
 
 /// Appends entries to the journal; their accounts are moved by the caller.
-pub(crate) fn insert(db: &Connection, entries: &[Entry<'_>]) -> Result<(), LedgerError> {
+pub(crate) fn insert(db: &Connection, entries: &[JournalEntry<'_>]) -> Result<(), LedgerError> {
     for chunk in entries.chunks(CHUNK) {
         insert_rows(db, HEAD, COLUMNS, "", chunk.len(), |row, bind| {
             let one = &chunk[row];
@@ -82,7 +82,7 @@ pub(crate) const ADD: &str = "INSERT INTO accounts (kind, asset, holder, balance
 fn move_user(
     read: &mut Statement<'_>,
     add: &mut Statement<'_>,
-    group: &mut [Entry<'_>],
+    group: &mut [JournalEntry<'_>],
 ) -> Result<(), LedgerError> {
     let Some((bonus_type, Some(user_id))) = group.first().map(|one| (one.bonus_type, one.user)) else {
         return Ok(());

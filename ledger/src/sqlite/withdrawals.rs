@@ -4,7 +4,7 @@ use super::state::{Connected, SqliteTx};
 use super::{acts, transfers};
 use crate::error::LedgerError;
 use crate::held::HeldByTime;
-use crate::journal::{Entry, Payout, USER};
+use crate::journal::{JournalEntry, Payout, USER};
 use crate::key::{WithdrawalId, keys_of, number_of};
 use crate::model::Finish;
 use crate::withdrawal::{
@@ -217,7 +217,7 @@ impl SqliteTx<'_> {
 
     /// Appends a movement and moves its accounts. A user's account must be there, and the table's CHECK keeps it from
     /// going below 0.
-    pub(super) fn record(&self, entry: &Entry<'_>) -> Result<(), LedgerError> {
+    pub(super) fn record(&self, entry: &JournalEntry<'_>) -> Result<(), LedgerError> {
         let db = &self.ledger.db;
         if let Some(user_id) = entry.user {
             let changed = db
