@@ -6,7 +6,7 @@ use super::transfers::Transfers;
 use super::{orders, query, withdrawals};
 use crate::acts::decision::{Standing, part};
 use crate::acts::perform::{of_json, to_json};
-use crate::acts::steps::{ActReads, ActSteps, BudgetNumbers, Moved, Movement, Payment};
+use crate::acts::steps::{ActReads, ActSteps, BudgetNumbers, Payment, Transfer, TransferOutcome};
 use crate::acts::{ActEnd, ActFilter, ActOutcome, Operator, Proposal, StoredAct};
 use crate::budget::{Take, hash};
 use crate::error::LedgerError;
@@ -281,30 +281,32 @@ impl ActSteps for SqliteTx<'_> {
         Ok(found.optional()?)
     }
 
-    fn move_money(&mut self, movement: &Movement<'_>) -> Result<Moved, LedgerError> {
-        let Movement { user_id, bonus_type, debit, credit, reference, time_ms, .. } = *movement;
+    fn move_money(&mut self, transfer: &Transfer<'_>) -> Result<TransferOutcome, LedgerError> {
+        let Transfer { user_id, bonus_type, debit, credit, reference, time_ms, .. } = *transfer;
         let takes_from_user = debit.kind == USER;
-        let mut amount = movement.amount;
+        let mut amount = transfer.amount;
         if takes_from_user {
-            match part(self.balance_of(bonus_type, user_id)?, amount, movement.take_what_is_there) {
+            match part(self.balance_of(bonus_type, user_id)?, amount, transfer.take_what_is_there) {
                 Ok(part) => amount = part,
-                Err(missing) => return Ok(Moved::Short(missing)),
+                Err(missing) => return Ok(TransferOutcome::Short(missing)),
             }
         }
-        match movement.budget {
+        match transfer.budget {
             Some(id) if debit.kind == BUDGET => {
-                if let Some(reason) = self.take_for_act(id, movement)? {
-                    return Ok(Moved::NoRoom(reason));
+                if let Some(reason) = self.take_for_act(id, transfer)? {
+                    return Ok(TransferOutcome::NoRoom(reason));
                 }
             }
             #[cfg(feature = "sabotage")]
             Some(_) if crate::sabotage::reversals_forget_budgets() => {}
-            Some(id) if !self.give_back_to_budget(id, reference, amount)? => return Ok(Moved::NotGiven),
+            Some(id) if !self.give_back_to_budget(id, reference, amount)? => {
+                return Ok(TransferOutcome::NotGiven);
+            }
             Some(_) | None => {}
         }
         let entry = JournalEntry {
             id: self.number(),
-            kind: movement.kind,
+            kind: transfer.kind,
             bonus_type,
             debit,
             credit,
@@ -322,7 +324,7 @@ impl ActSteps for SqliteTx<'_> {
             transfers.push(entry)?;
             transfers.write(&self.ledger.db)?;
         }
-        Ok(Moved::Done(amount))
+        Ok(TransferOutcome::Done(amount))
     }
 
     fn set_frozen(
@@ -381,17 +383,17 @@ impl SqliteTx<'_> {
     fn take_for_act(
         &mut self,
         budget: i64,
-        movement: &Movement<'_>,
+        transfer: &Transfer<'_>,
     ) -> Result<Option<windfall_contract::accounts::Reason>, LedgerError> {
         let own = self.ledger.budget_keys.of_id(&self.ledger.db, budget)?;
         let order = Order {
-            trade_no: movement.reference,
-            user_id: movement.user_id,
+            trade_no: transfer.reference,
+            user_id: transfer.user_id,
             activity: "",
             scene: "",
             bonus_type: "",
-            amount: movement.amount,
-            time_ms: movement.time_ms,
+            amount: transfer.amount,
+            time_ms: transfer.time_ms,
         };
         self.take(&order, own, Take::Used)
     }

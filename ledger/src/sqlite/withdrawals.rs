@@ -215,7 +215,7 @@ impl SqliteTx<'_> {
         Ok(Finish::Done)
     }
 
-    /// Appends a movement and moves its accounts. A user's account must be there, and the table's CHECK keeps it from
+    /// Appends an entry and moves its accounts. A user's account must be there, and the table's CHECK keeps it from
     /// going below 0.
     pub(super) fn record(&self, entry: &JournalEntry<'_>) -> Result<(), LedgerError> {
         let db = &self.ledger.db;

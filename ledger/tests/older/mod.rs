@@ -63,7 +63,7 @@ pub enum Done {
 /// A budget key, as numbers.
 #[derive(Debug, Clone, Copy)]
 struct Key {
-    program: i64,
+    budget_key: i64,
     activity: i64,
     bonus_type: i64,
 }
@@ -87,7 +87,7 @@ impl OlderProcess {
             client.batch_execute(&format!("SET search_path = {schema}; SET lock_timeout = '20s'")).await.unwrap();
             let key = "SELECT p.id, p.activity, p.asset FROM programs p JOIN names n ON n.id = p.asset WHERE n.name = 'cash'";
             let key = client.query_one(key, &[]).await.unwrap();
-            let key = Key { program: key.get(0), activity: key.get(1), bonus_type: key.get(2) };
+            let key = Key { budget_key: key.get(0), activity: key.get(1), bonus_type: key.get(2) };
             (client, io, key)
         });
         Self { runtime, client, io, key, row }
@@ -132,8 +132,8 @@ impl OlderProcess {
                 [&vec![trade_no], &vec![status], &vec![reason], &vec![id], &vec![9_i64], &vec![None::<&str>]];
             tx.execute(CHANGE, &params).await?;
             let used = if credited { amount } else { 0 };
-            tx.query(LOCK_SHARDS, &[&key.program]).await?;
-            assert_eq!(tx.execute(SETTLE, &[&key.program, &amount, &used]).await?, 1, "it is reserved");
+            tx.query(LOCK_SHARDS, &[&key.budget_key]).await?;
+            assert_eq!(tx.execute(SETTLE, &[&key.budget_key, &amount, &used]).await?, 1, "it is reserved");
             if credited {
                 pay(tx, key, row, id, trade_no, user, amount).await?;
             }
@@ -295,7 +295,7 @@ async fn insert(
     let params: [&(dyn ToSql + Sync); 10] = [
         &vec![trade_no],
         &vec![user],
-        &vec![key.program],
+        &vec![key.budget_key],
         &vec![amount],
         &vec![transfer],
         &vec![1_000_i64],
@@ -308,7 +308,8 @@ async fn insert(
 }
 
 async fn take(tx: &Transaction<'_>, key: Key, row: i64, used: i64, reserved: i64) -> Result<usize, Error> {
-    let params: [&(dyn ToSql + Sync); 4] = [&vec![key.program], &vec![row % 4], &vec![used], &vec![reserved]];
+    let params: [&(dyn ToSql + Sync); 4] =
+        [&vec![key.budget_key], &vec![row % 4], &vec![used], &vec![reserved]];
     Ok(tx.query(TAKE, &params).await?.len())
 }
 
@@ -337,7 +338,7 @@ async fn pay(
         &vec![id],
         &vec![trade_no],
         &vec![user],
-        &vec![key.program],
+        &vec![key.budget_key],
         &vec![amount],
         &vec![prev],
         &vec![1_000_i64],
