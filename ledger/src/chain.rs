@@ -26,7 +26,7 @@ pub(crate) struct Row {
     pub at: i64,
     pub id: i64,
     pub kind: i64,
-    pub asset: i64,
+    pub bonus_type: i64,
     pub debit: i64,
     pub debit_holder: i64,
     pub credit: i64,
@@ -56,7 +56,7 @@ impl Row {
             self.at,
             self.id,
             self.kind,
-            self.asset,
+            self.bonus_type,
             self.debit,
             other(self.debit, self.debit_holder),
             self.credit,
@@ -139,7 +139,7 @@ pub(crate) fn is_same(row: &Row, guard: &[u8], hash: &[u8]) -> bool {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Names {
     /// The activity, the scene and the bonus type.
-    programs: BTreeMap<i64, Option<[i64; 3]>>,
+    budget_keys: BTreeMap<i64, Option<[i64; 3]>>,
     names: BTreeMap<i64, Option<String>>,
 }
 
@@ -148,10 +148,10 @@ impl Names {
     pub fn of(rows: &[Row]) -> Self {
         let mut own = Self::default();
         for row in rows {
-            own.names.insert(row.asset, None);
+            own.names.insert(row.bonus_type, None);
             for (kind, holder) in [(row.debit, row.debit_holder), (row.credit, row.credit_holder)] {
                 if kind == BUDGET {
-                    own.programs.insert(holder, None);
+                    own.budget_keys.insert(holder, None);
                 } else if kind == FUNDING || kind <= SETTLEMENT {
                     own.names.insert(holder, None);
                 }
@@ -160,13 +160,13 @@ impl Names {
         own
     }
 
-    pub fn program_ids(&self) -> Vec<i64> {
-        self.programs.keys().copied().collect()
+    pub fn budget_key_ids(&self) -> Vec<i64> {
+        self.budget_keys.keys().copied().collect()
     }
 
     /// Sets a budget key; its names have to be set too.
-    pub fn set_program(&mut self, id: i64, names: [i64; 3]) {
-        self.programs.insert(id, Some(names));
+    pub fn set_budget_key(&mut self, id: i64, names: [i64; 3]) {
+        self.budget_keys.insert(id, Some(names));
         for name in names {
             self.names.entry(name).or_default();
         }
@@ -183,7 +183,7 @@ impl Names {
 
     pub fn hash(&self) -> Hash {
         let mut hash = Sha256::new_with_prefix(b"windfall names");
-        for (id, names) in &self.programs {
+        for (id, names) in &self.budget_keys {
             hash.update(id.to_le_bytes());
             hash.update([u8::from(names.is_some())]);
             for name in names.unwrap_or_default() {
@@ -357,7 +357,7 @@ mod tests {
             at: id / 2,
             id,
             kind: 0,
-            asset: 3,
+            bonus_type: 3,
             debit: 2,
             debit_holder: 1,
             credit: USER,
@@ -387,7 +387,7 @@ mod tests {
         let changes: [fn(&mut Row); 11] = [
             |row| row.at += 1,
             |row| row.kind = 4,
-            |row| row.asset = 4,
+            |row| row.bonus_type = 4,
             |row| row.debit = 1,
             |row| row.debit_holder = 2,
             |row| row.credit = -3,
@@ -424,15 +424,15 @@ mod tests {
     fn every_name_that_a_row_refers_to_is_hashed() {
         let payer = Row { credit: SETTLEMENT, credit_holder: 9, ..row(1) };
         let mut own = Names::of(&[row(1), payer]);
-        assert_eq!((own.program_ids(), own.name_ids()), (vec![1], vec![3, 9]));
-        own.set_program(1, [4, 5, 3]);
+        assert_eq!((own.budget_key_ids(), own.name_ids()), (vec![1], vec![3, 9]));
+        own.set_budget_key(1, [4, 5, 3]);
         assert_eq!(own.name_ids(), [3, 4, 5, 9]);
         for id in own.name_ids() {
             own.set_name(id, format!("name {id}"));
         }
         let mut others = vec![own.clone(); 2];
         others[0].set_name(9, "bank".into());
-        others[1].set_program(1, [5, 4, 3]);
+        others[1].set_budget_key(1, [5, 4, 3]);
         assert!(others.iter().all(|other| other.hash() != own.hash()));
     }
 

@@ -24,7 +24,7 @@ pub struct Close<'a> {
     pub activity: &'a str,
     /// Who closes it.
     pub operator: &'a str,
-    /// Why.
+    /// Why the activity is closed.
     pub reason: &'a str,
     /// The present time, in Unix milliseconds.
     pub time_ms: i64,
@@ -64,7 +64,7 @@ pub struct ClosedActivity {
     pub activity: String,
     /// Who closed it.
     pub operator: String,
-    /// Why.
+    /// Why it was closed.
     pub reason: String,
     /// When, in Unix milliseconds.
     pub closed_ms: i64,

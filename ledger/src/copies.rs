@@ -56,7 +56,7 @@ pub enum Listing {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CopyKey {
     /// Its number.
-    pub program: i64,
+    pub budget_key: i64,
     /// Its activity.
     pub activity: String,
     /// Its scene.
@@ -69,7 +69,7 @@ pub struct CopyKey {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LostOrder {
     /// The number of its budget key.
-    pub program: i64,
+    pub budget_key: i64,
     /// The order.
     pub order: StoredOrder,
 }
@@ -88,7 +88,7 @@ pub struct TakenCopies {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TakeCopies<'a> {
     /// The numbers of their budget keys.
-    pub programs: &'a [i64],
+    pub budget_keys: &'a [i64],
     /// They were due by this time.
     pub due_ms: i64,
     /// The end of the lease: they are due again by then, unless it is noted that they were written.
@@ -101,7 +101,7 @@ pub struct TakeCopies<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WrittenCopy<'a> {
     /// The number of its budget key.
-    pub program: i64,
+    pub budget_key: i64,
     /// Its key, as it is stored.
     pub key: &'a str,
     /// When it is due again.
@@ -155,9 +155,13 @@ mod tests {
         let ahead_ms = AFTER_MS.max(LEASE_MS);
         let how = ListCopies { now_ms, after_ms: AFTER_MS, pause_ms: 1, ahead_ms, limit: 9 };
         ledger.list_copies(&how).unwrap();
-        let programs: Vec<i64> = ledger.copy_keys().unwrap().iter().map(|key| key.program).collect();
-        let which =
-            TakeCopies { programs: &programs, due_ms: now_ms, lease_ends_ms: now_ms + LEASE_MS, limit: 9 };
+        let budget_keys: Vec<i64> = ledger.copy_keys().unwrap().iter().map(|key| key.budget_key).collect();
+        let which = TakeCopies {
+            budget_keys: &budget_keys,
+            due_ms: now_ms,
+            lease_ends_ms: now_ms + LEASE_MS,
+            limit: 9,
+        };
         let taken = ledger.take_copies(&which).unwrap();
         assert_eq!(taken.orders.len() as u64, taken.due);
         taken.due
@@ -173,11 +177,11 @@ mod tests {
             Order { trade_no: "a", user_id: 1, activity, scene, bonus_type, amount: 1, time_ms: 1_000 };
         ledger.transact(|tx| tx.promise(&[order], Attempt::Normal)).unwrap();
         assert_eq!((take(&mut ledger, 1_099), take(&mut ledger, 1_100), take(&mut ledger, 1_149)), (0, 1, 0));
-        let program = ledger.copy_keys().unwrap()[0].program;
+        let budget_key = ledger.copy_keys().unwrap()[0].budget_key;
         let key = "a spring";
         // It was written at an age of 100 and of 190: neither time is too far ahead.
         for (now_ms, next_write_ms) in [(1_100, 1_200), (1_190, 1_200), (1_200, 1_400)] {
-            ledger.note_copies(&[WrittenCopy { program, key, next_write_ms }]).unwrap();
+            ledger.note_copies(&[WrittenCopy { budget_key, key, next_write_ms }]).unwrap();
             assert_eq!(take(&mut ledger, now_ms), 0, "{now_ms}");
         }
         // A process whose clock is a day ahead takes it, and dies.
@@ -186,8 +190,8 @@ mod tests {
         // It is due from the moment on that it is found, not since it came of age.
         let how = ListCopies { now_ms: 1_200, after_ms: AFTER_MS, pause_ms: 1, ahead_ms: AFTER_MS, limit: 9 };
         assert_eq!(ledger.list_copies(&how).unwrap(), Listing::Page(1));
-        let programs = [program];
-        let which = TakeCopies { programs: &programs, due_ms: 1_199, lease_ends_ms: 1_250, limit: 9 };
+        let budget_keys = [budget_key];
+        let which = TakeCopies { budget_keys: &budget_keys, due_ms: 1_199, lease_ends_ms: 1_250, limit: 9 };
         assert_eq!(ledger.take_copies(&which).unwrap(), TakenCopies::default());
         assert_eq!(
             (take(&mut ledger, 1_201), take(&mut ledger, 1_202)),
@@ -195,7 +199,7 @@ mod tests {
             "once, by one of the others"
         );
         // Another one writes it, and says when it is due again.
-        ledger.note_copies(&[WrittenCopy { program, key, next_write_ms: 1_000 + day_ms }]).unwrap();
+        ledger.note_copies(&[WrittenCopy { budget_key, key, next_write_ms: 1_000 + day_ms }]).unwrap();
         assert_eq!((take(&mut ledger, 1_203), take(&mut ledger, 1_204)), (1, 0));
     }
 }

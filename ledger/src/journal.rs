@@ -62,7 +62,7 @@ pub(crate) const VOID: i64 = 3;
 /// `transfers.kind` of one that takes back what an earlier one moved.
 pub(crate) const REVERSAL: i64 = 4;
 
-/// An account of one asset.
+/// An account of one bonus type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Account {
     pub kind: i64,
@@ -96,12 +96,12 @@ pub(crate) enum Payee {
     Payer(i64),
 }
 
-/// A row of the journal.
+/// A row of the journal: the form that an order has in it, or a withdrawal, or a budget that was set.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Entry<'a> {
+pub(crate) struct JournalEntry<'a> {
     pub id: i64,
     pub kind: Kind,
-    pub asset: i64,
+    pub bonus_type: i64,
     pub debit: Account,
     pub credit: Account,
     pub amount: i64,
@@ -114,7 +114,7 @@ pub(crate) struct Entry<'a> {
     pub user: Option<i64>,
 }
 
-impl Entry<'_> {
+impl JournalEntry<'_> {
     /// The amount by which it changes the balance of this side, whose kind is `kind`.
     pub fn change_of(&self, kind: i64) -> i64 {
         let part = |account: Account| if account.kind == kind { self.amount } else { 0 };
@@ -128,10 +128,10 @@ impl Entry<'_> {
         sides.into_iter().filter(move |(account, _)| moves && account.kind < USER)
     }
 
-    pub fn into_owned(self) -> Entry<'static> {
-        let Self { id, kind, asset, debit, credit, amount, prev, time_ms, user, .. } = self;
+    pub fn into_owned(self) -> JournalEntry<'static> {
+        let Self { id, kind, bonus_type, debit, credit, amount, prev, time_ms, user, .. } = self;
         let reference = Cow::Owned(self.reference.into_owned());
-        Entry { id, kind, asset, debit, credit, amount, prev, time_ms, reference, user }
+        JournalEntry { id, kind, bonus_type, debit, credit, amount, prev, time_ms, reference, user }
     }
 }
 
@@ -147,46 +147,46 @@ pub(crate) const fn flow_kind(debit: i64, credit: i64) -> FlowKind {
     }
 }
 
-/// The money of an order.
+/// The money of an order: what its entries in the journal are made of. It is kept nowhere.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Money<'a> {
     pub key: &'a str,
     pub user_id: i64,
     pub budget_key: i64,
-    pub asset: i64,
+    pub bonus_type: i64,
     pub amount: i64,
 }
 
 impl<'a> Money<'a> {
     /// The ledger pays.
-    pub fn direct(&self, id: i64, time_ms: i64) -> Entry<'a> {
+    pub fn direct(&self, id: i64, time_ms: i64) -> JournalEntry<'a> {
         self.entry(Kind::Direct, Payee::User, id, time_ms)
     }
 
     /// It is held.
-    pub fn pending(&self, to: Payee, id: i64, time_ms: i64) -> Entry<'a> {
+    pub fn pending(&self, to: Payee, id: i64, time_ms: i64) -> JournalEntry<'a> {
         self.entry(Kind::Pending, to, id, time_ms)
     }
 
     /// What is held is paid.
-    pub fn post(&self, to: Payee, id: i64, time_ms: i64) -> Entry<'a> {
+    pub fn post(&self, to: Payee, id: i64, time_ms: i64) -> JournalEntry<'a> {
         self.entry(Kind::Post, to, id, time_ms)
     }
 
     /// What is held is given up.
-    pub fn void(&self, to: Payee, id: i64, time_ms: i64) -> Entry<'a> {
+    pub fn void(&self, to: Payee, id: i64, time_ms: i64) -> JournalEntry<'a> {
         self.entry(Kind::Void, to, id, time_ms)
     }
 
-    fn entry(&self, kind: Kind, to: Payee, id: i64, time_ms: i64) -> Entry<'a> {
+    fn entry(&self, kind: Kind, to: Payee, id: i64, time_ms: i64) -> JournalEntry<'a> {
         let credit = match to {
             Payee::User => Account::user(self.user_id),
             Payee::Payer(payer) => Account { kind: SETTLEMENT, holder: payer },
         };
-        Entry {
+        JournalEntry {
             id,
             kind,
-            asset: self.asset,
+            bonus_type: self.bonus_type,
             debit: Account::budget(self.budget_key),
             credit,
             amount: self.amount,
@@ -204,33 +204,33 @@ impl<'a> Money<'a> {
 pub(crate) struct Payout<'a> {
     pub key: &'a str,
     pub user_id: i64,
-    pub asset: i64,
+    pub bonus_type: i64,
     pub amount: i64,
 }
 
 impl<'a> Payout<'a> {
     /// It leaves the user's account.
-    pub fn hold(&self, id: i64, prev: i64, time_ms: i64) -> Entry<'a> {
+    pub fn hold(&self, id: i64, prev: i64, time_ms: i64) -> JournalEntry<'a> {
         let (debit, credit) = (Account::user(self.user_id), Account::of_all(CLEARING));
         self.entry(debit, credit, id, prev, time_ms)
     }
 
     /// It has left for good.
-    pub fn pay(&self, id: i64, time_ms: i64) -> Entry<'a> {
+    pub fn pay(&self, id: i64, time_ms: i64) -> JournalEntry<'a> {
         self.entry(Account::of_all(CLEARING), Account::of_all(PAYOUT), id, 0, time_ms)
     }
 
     /// It is back.
-    pub fn give_back(&self, id: i64, prev: i64, time_ms: i64) -> Entry<'a> {
+    pub fn give_back(&self, id: i64, prev: i64, time_ms: i64) -> JournalEntry<'a> {
         let (debit, credit) = (Account::of_all(CLEARING), Account::user(self.user_id));
         self.entry(debit, credit, id, prev, time_ms)
     }
 
-    fn entry(&self, debit: Account, credit: Account, id: i64, prev: i64, time_ms: i64) -> Entry<'a> {
+    fn entry(&self, debit: Account, credit: Account, id: i64, prev: i64, time_ms: i64) -> JournalEntry<'a> {
         let user = [debit, credit].iter().any(|one| one.kind == USER).then_some(self.user_id);
         let (kind, reference) = (Kind::Direct, Cow::Borrowed(self.key));
-        let (asset, amount) = (self.asset, self.amount);
-        Entry { id, kind, asset, debit, credit, amount, prev, time_ms, reference, user }
+        let (bonus_type, amount) = (self.bonus_type, self.amount);
+        JournalEntry { id, kind, bonus_type, debit, credit, amount, prev, time_ms, reference, user }
     }
 }
 
@@ -239,20 +239,31 @@ impl<'a> Payout<'a> {
 pub(crate) struct Funded {
     pub budget_key: i64,
     pub activity: i64,
-    pub asset: i64,
+    pub bonus_type: i64,
     /// The new total less the old one; 0 where no budget was set.
     pub change: i64,
 }
 
 impl Funded {
     /// `None` where nothing changes.
-    pub fn entry(self, id: i64, time_ms: i64) -> Option<Entry<'static>> {
-        let Self { budget_key, activity, asset, change } = self;
+    pub fn entry(self, id: i64, time_ms: i64) -> Option<JournalEntry<'static>> {
+        let Self { budget_key, activity, bonus_type, change } = self;
         let amount = change.checked_abs().filter(|amount| *amount != 0)?;
         let (budget, funding) = (Account::budget(budget_key), Account::funding(activity));
         let (debit, credit) = if change > 0 { (funding, budget) } else { (budget, funding) };
         let (kind, reference) = (Kind::Direct, Cow::Borrowed(""));
-        Some(Entry { id, kind, asset, debit, credit, amount, prev: 0, time_ms, reference, user: None })
+        Some(JournalEntry {
+            id,
+            kind,
+            bonus_type,
+            debit,
+            credit,
+            amount,
+            prev: 0,
+            time_ms,
+            reference,
+            user: None,
+        })
     }
 }
 
@@ -260,7 +271,7 @@ impl Funded {
 mod tests {
     use super::*;
 
-    const MONEY: Money<'_> = Money { key: "a", user_id: 7, budget_key: 3, asset: 5, amount: 10 };
+    const MONEY: Money<'_> = Money { key: "a", user_id: 7, budget_key: 3, bonus_type: 5, amount: 10 };
 
     #[test]
     fn what_a_payer_paid_is_in_no_users_balance() {
@@ -281,7 +292,7 @@ mod tests {
 
     #[test]
     fn a_withdrawal_goes_to_clearing_and_on_or_back() {
-        let out = Payout { key: "w", user_id: 7, asset: 5, amount: 4 };
+        let out = Payout { key: "w", user_id: 7, bonus_type: 5, amount: 4 };
         let (hold, pay, back) = (out.hold(1, 0, 1_000), out.pay(2, 1_000), out.give_back(3, 1, 1_000));
         assert_eq!([&hold, &pay, &back].map(|one| one.change_of(USER)), [-4, 0, 4]);
         assert_eq!([&hold, &pay, &back].map(|one| one.change_of(CLEARING)), [4, -4, -4]);
@@ -290,7 +301,7 @@ mod tests {
 
     #[test]
     fn a_budget_is_funded_and_defunded() {
-        let set = |change| Funded { budget_key: 3, activity: 1, asset: 5, change }.entry(1, 1_000);
+        let set = |change| Funded { budget_key: 3, activity: 1, bonus_type: 5, change }.entry(1, 1_000);
         assert_eq!(set(0), None);
         assert_eq!(set(10).map(|one| (one.debit.kind, one.credit.kind)), Some((FUNDING, BUDGET)));
         assert_eq!(set(-10).map(|one| (one.debit.kind, one.amount)), Some((BUDGET, 10)));

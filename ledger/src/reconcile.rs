@@ -29,7 +29,7 @@ pub struct Reconciliation {
     pub wrong_pending: u64,
     /// Accounts whose balance is not the sum of their transfers, transfers of no account among them.
     pub wrong_balances: u64,
-    /// Assets whose balances do not sum to what their budgets have given out.
+    /// Bonus types whose balances do not sum to what their budgets have given out.
     pub unbalanced_bonus_types: u64,
     /// Withdrawals whose movements are not exactly those that their status says, for their user, bonus type and amount:
     /// held once, and paid or given back once or not at all.

@@ -79,7 +79,7 @@ pub struct StatementCursor {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Place {
-    asset: i64,
+    bonus_type_id: i64,
     /// The number of the next line; 0: there is none.
     next: i64,
     /// The balance after it.
@@ -89,7 +89,9 @@ struct Place {
 impl fmt::Display for StatementCursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.user_id)?;
-        self.places.iter().try_for_each(|one| write!(f, "/{}:{}:{}", one.asset, one.next, one.balance))
+        self.places
+            .iter()
+            .try_for_each(|one| write!(f, "/{}:{}:{}", one.bonus_type_id, one.next, one.balance))
     }
 }
 
@@ -102,8 +104,11 @@ impl FromStr for StatementCursor {
             let user_id = parts.next()?.parse().ok()?;
             let place = |part: &str| {
                 let mut numbers = part.split(':').map(|number| number.parse::<i64>().ok());
-                let place =
-                    Place { asset: numbers.next()??, next: numbers.next()??, balance: numbers.next()?? };
+                let place = Place {
+                    bonus_type_id: numbers.next()??,
+                    next: numbers.next()??,
+                    balance: numbers.next()??,
+                };
                 numbers.next().is_none().then_some(place)
             };
             Some(Self { user_id, places: parts.map(place).collect::<Option<_>>()? })
@@ -115,7 +120,7 @@ impl FromStr for StatementCursor {
 /// The end of a user's account.
 #[derive(Debug)]
 pub(crate) struct AccountEnd {
-    pub asset: i64,
+    pub bonus_type_id: i64,
     pub bonus_type: String,
     pub balance: i64,
     /// Its newest transfer; 0: it has none.
@@ -182,19 +187,19 @@ pub(crate) trait StatementReads {
     fn accounts(&self, user_id: i64) -> Result<Vec<AccountEnd>, LedgerError>;
 
     /// A chain of this bonus type from this transfer back, at most so many. Where a transfer is missing it ends.
-    fn chain(&self, asset: i64, from: i64, steps: usize) -> Result<Vec<ChainRow>, LedgerError>;
+    fn chain(&self, bonus_type_id: i64, from: i64, steps: usize) -> Result<Vec<ChainRow>, LedgerError>;
 
     /// The withdrawals under these keys, in any order.
     fn withdrawals(&self, keys: &[String]) -> Result<Vec<StoredWithdrawal>, LedgerError>;
 }
 
 /// Whether a transfer is in a user's account, among the [`STATEMENT_SKIP_MAX`] newest ones: what each line leads to is the user's.
-fn is_in_chain(read: &dyn Read, user_id: i64, asset: i64, wanted: i64) -> Result<bool, LedgerError> {
+fn is_in_chain(read: &dyn Read, user_id: i64, bonus_type_id: i64, wanted: i64) -> Result<bool, LedgerError> {
     let ends = read.accounts(user_id)?;
-    let mut next = ends.iter().find(|end| end.asset == asset).map_or(0, |end| end.last);
+    let mut next = ends.iter().find(|end| end.bonus_type_id == bonus_type_id).map_or(0, |end| end.last);
     let mut passed = 0;
     while next != 0 && passed < STATEMENT_SKIP_MAX {
-        let rows = read.chain(asset, next, AHEAD_MAX)?;
+        let rows = read.chain(bonus_type_id, next, AHEAD_MAX)?;
         let Some(last) = rows.last() else { return Ok(false) };
         if rows.iter().any(|row| row.id == wanted) {
             return Ok(true);
@@ -228,7 +233,7 @@ impl<'r> Walk<'r> {
         let ends = read.accounts(user_id)?;
         let Some(cursor) = after else {
             let track = |end: AccountEnd| Track {
-                place: Place { asset: end.asset, next: end.last, balance: end.balance },
+                place: Place { bonus_type_id: end.bonus_type_id, next: end.last, balance: end.balance },
                 bonus_type: end.bonus_type,
                 ahead: VecDeque::new(),
                 is_known: true,
@@ -243,7 +248,7 @@ impl<'r> Walk<'r> {
         let mut tracks = Vec::with_capacity(cursor.places.len());
         // In the order of the accounts; one that began behind the cursor has no place in it.
         for end in ends {
-            if let Some(place) = cursor.places.iter().find(|place| place.asset == end.asset) {
+            if let Some(place) = cursor.places.iter().find(|place| place.bonus_type_id == end.bonus_type_id) {
                 tracks.push(Track {
                     place: *place,
                     bonus_type: end.bonus_type,
@@ -274,9 +279,9 @@ impl<'r> Walk<'r> {
     /// The next line of an account that has one; where it has to be read, up to `wanted` are.
     fn peek(&mut self, at: usize, wanted: usize) -> Result<&ChainRow, LedgerError> {
         let track = &mut self.tracks[at];
-        let Place { asset, next, .. } = track.place;
+        let Place { bonus_type_id, next, .. } = track.place;
         if track.ahead.is_empty() {
-            track.ahead = self.read.chain(asset, next, wanted.clamp(1, AHEAD_MAX))?.into();
+            track.ahead = self.read.chain(bonus_type_id, next, wanted.clamp(1, AHEAD_MAX))?.into();
         }
         let mut found = track.ahead.front().filter(|row| row.id == next);
         let standing = found.map_or(Standing::No, |row| row.standing(self.user_id));
@@ -286,7 +291,7 @@ impl<'r> Walk<'r> {
                 match orders.iter().find(|order| order.key == row.reference) {
                     Some(order) => order.user_id == self.user_id,
                     // It was detached.
-                    None => is_in_chain(self.read, self.user_id, asset, next)?,
+                    None => is_in_chain(self.read, self.user_id, bonus_type_id, next)?,
                 }
             }
             (standing, _) => standing != Standing::No,
@@ -478,7 +483,7 @@ mod tests {
 
     #[test]
     fn a_cursor_is_read_as_it_was_written() {
-        let place = |asset, next, balance| Place { asset, next, balance };
+        let place = |bonus_type_id, next, balance| Place { bonus_type_id, next, balance };
         for places in [vec![], vec![place(1, 7, -3), place(i64::MAX, i64::MIN, 0)]] {
             let cursor = StatementCursor { user_id: -5, places };
             assert_eq!(cursor.to_string().parse::<StatementCursor>().unwrap(), cursor);

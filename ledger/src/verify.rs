@@ -306,9 +306,9 @@ fn check_page(
 
 fn described(row: &Row) -> String {
     format!(
-        "{} of asset {} from account {}/{} to {}/{}, kind {}, reference {:?}",
+        "{} of bonus type {} from account {}/{} to {}/{}, kind {}, reference {:?}",
         row.amount,
-        row.asset,
+        row.bonus_type,
         row.debit,
         row.debit_holder,
         row.credit,

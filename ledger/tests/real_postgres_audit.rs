@@ -57,8 +57,8 @@ impl Place {
     }
 }
 
-const PROGRAM: &str = "(SELECT id FROM programs WHERE scene = (SELECT id FROM names WHERE name = 'rain'))";
-const ASSET: &str = "(SELECT id FROM names WHERE name = 'cash')";
+const BUDGET_KEY: &str = "(SELECT id FROM programs WHERE scene = (SELECT id FROM names WHERE name = 'rain'))";
+const BONUS_TYPE: &str = "(SELECT id FROM names WHERE name = 'cash')";
 
 impl Place {
     /// Puts orders and their transfers into the tables, as if they had been credited, each to the user of its number from `user` on.
@@ -68,11 +68,11 @@ impl Place {
         let holder = format!("1000 + n - {from} + {user}");
         let sql = format!(
             "INSERT INTO orders (user_id, program, amount, paid_by, created_ms, took_ms, status, reason, order_key, payer) \
-             SELECT {holder}, {PROGRAM}, 3, {id}, 1, 0, 1, 0, 'made/' || n, '' FROM {numbers}; \
+             SELECT {holder}, {BUDGET_KEY}, 3, {id}, 1, 0, 1, 0, 'made/' || n, '' FROM {numbers}; \
              INSERT INTO transfers (id, kind, asset, debit, debit_holder, credit, credit_holder, amount, prev, time_ms, reference) \
-             SELECT {id}, 0, {ASSET}, 2, {PROGRAM}, 0, {holder}, 3, 0, 1, 'made/' || n FROM {numbers}; \
+             SELECT {id}, 0, {BONUS_TYPE}, 2, {BUDGET_KEY}, 0, {holder}, 3, 0, 1, 'made/' || n FROM {numbers}; \
              INSERT INTO accounts (kind, asset, holder, balance, last, before) \
-             SELECT 0, {ASSET}, {holder}, 3, {id}, 0 FROM {numbers} \
+             SELECT 0, {BONUS_TYPE}, {holder}, 3, {id}, 0 FROM {numbers} \
              ON CONFLICT (kind, asset, holder) DO UPDATE SET balance = accounts.balance + 3"
         );
         self.run(&sql).unwrap();
@@ -430,10 +430,10 @@ fn each_wrong_order_of_a_large_range_is_found() {
     place
         .run(&format!(
             "INSERT INTO orders (user_id, program, amount, paid_by, created_ms, took_ms, status, reason, order_key, payer) \
-             SELECT 1, {PROGRAM}, 3, 900000000 + n, 1, 0, 1, 0, 'paid/' || n, CASE n WHEN 1 THEN 'bank' ELSE 'mint' END \
+             SELECT 1, {BUDGET_KEY}, 3, 900000000 + n, 1, 0, 1, 0, 'paid/' || n, CASE n WHEN 1 THEN 'bank' ELSE 'mint' END \
              FROM generate_series(1, 2) n; \
              INSERT INTO transfers (id, kind, asset, debit, debit_holder, credit, credit_holder, amount, prev, time_ms, reference) \
-             SELECT 900000000 + n, 2, {ASSET}, 2, {PROGRAM}, -3, (SELECT id FROM names WHERE name = 'bank'), 3, 0, 1, 'paid/' || n \
+             SELECT 900000000 + n, 2, {BONUS_TYPE}, 2, {BUDGET_KEY}, -3, (SELECT id FROM names WHERE name = 'bank'), 3, 0, 1, 'paid/' || n \
              FROM generate_series(1, 2) n"
         ))
         .unwrap();

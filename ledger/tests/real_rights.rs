@@ -515,8 +515,8 @@ fn auditors_audit_and_writers_list_copies() {
     ledger.transact(|tx| tx.promise(&[order("b")], Attempt::Normal)).unwrap();
     let how = ListCopies { now_ms: 100, after_ms: 1, pause_ms: 1, ahead_ms: 1_000, limit: 9 };
     assert_eq!(ledger.list_copies(&how).unwrap(), Listing::Page(1));
-    let programs: Vec<i64> = ledger.copy_keys().unwrap().iter().map(|key| key.program).collect();
-    let which = TakeCopies { programs: &programs, due_ms: 100, lease_ends_ms: 200, limit: 9 };
+    let budget_keys: Vec<i64> = ledger.copy_keys().unwrap().iter().map(|key| key.budget_key).collect();
+    let which = TakeCopies { budget_keys: &budget_keys, due_ms: 100, lease_ends_ms: 200, limit: 9 };
     assert_eq!(ledger.take_copies(&which).unwrap().orders.len(), 1);
     place.as_user("windfall_migrate", "UPDATE order_copies SET next_write_ms = 900000").unwrap();
     assert_eq!(ledger.list_copies(&ListCopies { now_ms: 110, ..how }).unwrap(), Listing::Page(1));

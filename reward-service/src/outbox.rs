@@ -138,15 +138,15 @@ impl AsyncGrants {
         overdue_ms: u64,
         done: &mut Rewritten,
     ) -> Result<(), CallError> {
-        let programs: Vec<i64> = keys.iter().map(|key| key.program).collect();
+        let budget_keys: Vec<i64> = keys.iter().map(|key| key.budget_key).collect();
         for _ in 0..PAGES_MAX {
-            if programs.is_empty() {
+            if budget_keys.is_empty() {
                 break;
             }
-            let (own, now_ms) = (programs.clone(), self.now_ms());
+            let (own, now_ms) = (budget_keys.clone(), self.now_ms());
             let taken = self.rewards().call(move |ledger| {
                 ledger.take_copies(&TakeCopies {
-                    programs: &own,
+                    budget_keys: &own,
                     due_ms: now_ms.saturating_sub(signed(overdue_ms)),
                     lease_ends_ms: now_ms.saturating_add(signed(again.lease_ms())),
                     limit: PAGE,
@@ -180,12 +180,12 @@ impl AsyncGrants {
         done.failed += count - written.len() as u64;
         let now_ms = self.now_ms();
         let noted = self.rewards().call(move |ledger| {
-            let note = |one: &LostOrder| (one.program, again.next_write_ms(one.order.created_ms, now_ms));
+            let note = |one: &LostOrder| (one.budget_key, again.next_write_ms(one.order.created_ms, now_ms));
             let notes: Vec<WrittenCopy<'_>> = written
                 .iter()
                 .map(|one| {
-                    let (program, next_write_ms) = note(one);
-                    WrittenCopy { program, key: &one.order.key, next_write_ms }
+                    let (budget_key, next_write_ms) = note(one);
+                    WrittenCopy { budget_key, key: &one.order.key, next_write_ms }
                 })
                 .collect();
             ledger.note_copies(&notes)

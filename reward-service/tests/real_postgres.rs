@@ -388,9 +388,14 @@ async fn two_services_write_one_copy_for_each_due_time() {
         started[0].call(move |ledger| {
             let how = ListCopies { now_ms, after_ms: 1_000, pause_ms: 1, ahead_ms: 1_000, limit: 10_000 };
             ledger.list_copies(&how)?;
-            let programs: Vec<i64> = ledger.copy_keys()?.iter().map(|key| key.program).collect();
+            let budget_keys: Vec<i64> = ledger.copy_keys()?.iter().map(|key| key.budget_key).collect();
             let (due_ms, lease_ends_ms) = (now_ms, now_ms + 500);
-            ledger.take_copies(&TakeCopies { programs: &programs, due_ms, lease_ends_ms, limit: 10_000 })
+            ledger.take_copies(&TakeCopies {
+                budget_keys: &budget_keys,
+                due_ms,
+                lease_ends_ms,
+                limit: 10_000,
+            })
         })
     };
     // Its clock was a day ahead before, and it took them for tomorrow.

@@ -6,7 +6,7 @@
 //! whatever else reads acts knows of it: the statement of a user, `reconcile`, the auditor.
 
 use super::perform::{self, Effect};
-use super::steps::{Movement, Payment};
+use super::steps::{Payment, Transfer};
 use super::{ActOutcome, Deed, Operator, StoredAct, Subject};
 use crate::contract::Transaction;
 use crate::error::LedgerError;
@@ -230,10 +230,10 @@ pub(crate) fn carry_out(
         return Ok(CarryOut::TooMuch { orders, taken });
     }
     let how = (correction.keep, correction.take_what_is_there);
-    let movements =
+    let transfers =
         undecided.iter().map(|(key, user_id, payment)| payment.reversal(*user_id, key, how, now_ms));
-    let movements: Vec<Movement<'_>> = movements.collect();
-    let moved = tx.take_back(&movements)?;
+    let transfers: Vec<Transfer<'_>> = transfers.collect();
+    let moved = tx.take_back(&transfers)?;
     let mut parts = Vec::with_capacity(undecided.len());
     for ((key, _, payment), moved) in undecided.iter().zip(moved) {
         let (outcome, detail, amount) = perform::reversed(moved, payment, correction.keep).parts();

@@ -10,25 +10,25 @@ use windfall_proto::order::AMOUNT_MAX;
 /// The longest reason and evidence, in bytes.
 const TEXT_MAX_BYTES: usize = 1_000;
 
-/// Whether an act is performed.
+/// Whether an approval performs its act.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Gate {
+pub(crate) enum Approval {
     Perform,
     Before,
     Expired,
     SameOperator,
 }
 
-/// The gate for an approval by the operator of this name.
-pub(crate) fn gate(act: &StoredAct, by: &str, now_ms: i64) -> Gate {
+/// What an approval by the operator of this name does.
+pub(crate) fn approval(act: &StoredAct, by: &str, now_ms: i64) -> Approval {
     if act.end.is_some() {
-        Gate::Before
+        Approval::Before
     } else if act.is_expired(now_ms) {
-        Gate::Expired
+        Approval::Expired
     } else if act.proposal.operator.name == by {
-        Gate::SameOperator
+        Approval::SameOperator
     } else {
-        Gate::Perform
+        Approval::Perform
     }
 }
 
@@ -182,12 +182,16 @@ mod tests {
 
     #[test]
     fn an_act_is_performed_once_in_time_and_by_another() {
-        assert_eq!(gate(&act(None), "bob", 1_999), Gate::Perform);
-        assert_eq!(gate(&act(None), "ann", 1_999), Gate::SameOperator);
-        assert_eq!(gate(&act(None), "bob", 2_000), Gate::Expired);
+        assert_eq!(approval(&act(None), "bob", 1_999), Approval::Perform);
+        assert_eq!(approval(&act(None), "ann", 1_999), Approval::SameOperator);
+        assert_eq!(approval(&act(None), "bob", 2_000), Approval::Expired);
         for end in [ActOutcome::Done, ActOutcome::NotDone, ActOutcome::Refused] {
-            assert_eq!(gate(&act(Some(end)), "eve", 1_600), Gate::Before);
-            assert_eq!(gate(&act(Some(end)), "eve", 9_000), Gate::Before, "it ended, it did not expire");
+            assert_eq!(approval(&act(Some(end)), "eve", 1_600), Approval::Before);
+            assert_eq!(
+                approval(&act(Some(end)), "eve", 9_000),
+                Approval::Before,
+                "it ended, it did not expire"
+            );
         }
     }
 

@@ -177,7 +177,7 @@ pub struct Operator {
 pub struct Proposal {
     /// What is done.
     pub deed: Deed,
-    /// Why.
+    /// Why the act is asked for.
     pub reason: String,
     /// What proves it: a ticket, a line of a payer's statement. The same deed with the same reason and evidence is the same
     /// act, so what is asked twice is done once.

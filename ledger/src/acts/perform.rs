@@ -4,8 +4,8 @@
 //! The end is inserted by the transaction that performs the act, so there is never one without the other; if its commit's
 //! answer is lost, whoever asks again is told the end.
 
-use super::decision::{self, Gate};
-use super::steps::{Moved, Movement, Payment};
+use super::decision::{self, Approval};
+use super::steps::{Payment, Transfer, TransferOutcome};
 use super::{ActEnd, ActOutcome, Deed, Ended, Operator, Proposal, Proposed, StoredAct, Subject};
 use crate::contract::Transaction;
 use crate::error::LedgerError;
@@ -154,11 +154,11 @@ pub(crate) fn approve(
     now_ms: i64,
 ) -> Result<Ended, LedgerError> {
     let Some(mut act) = tx.lock_act(id)? else { return Ok(Ended::Unknown) };
-    match decision::gate(&act, &by.name, now_ms) {
-        Gate::Before => return Ok(Ended::Before(act)),
-        Gate::Expired => return Ok(Ended::Expired(act)),
-        Gate::SameOperator => return Ok(Ended::SameOperator(act)),
-        Gate::Perform => {}
+    match decision::approval(&act, &by.name, now_ms) {
+        Approval::Before => return Ok(Ended::Before(act)),
+        Approval::Expired => return Ok(Ended::Expired(act)),
+        Approval::SameOperator => return Ok(Ended::SameOperator(act)),
+        Approval::Perform => {}
     }
     let (outcome, detail, amount) = match perform(tx, &act, now_ms)? {
         Effect::Done { detail, amount } => (ActOutcome::Done, detail, amount),
@@ -178,10 +178,10 @@ pub(crate) fn refuse(
     now_ms: i64,
 ) -> Result<Ended, LedgerError> {
     let Some(mut act) = tx.lock_act(id)? else { return Ok(Ended::Unknown) };
-    match decision::gate(&act, &by.name, now_ms) {
-        Gate::Before => return Ok(Ended::Before(act)),
-        Gate::Expired => return Ok(Ended::Expired(act)),
-        Gate::SameOperator | Gate::Perform => {}
+    match decision::approval(&act, &by.name, now_ms) {
+        Approval::Before => return Ok(Ended::Before(act)),
+        Approval::Expired => return Ok(Ended::Expired(act)),
+        Approval::SameOperator | Approval::Perform => {}
     }
     let (outcome, detail) = (ActOutcome::Refused, why.to_owned());
     let end = ActEnd { outcome, detail, amount: 0, operator: by.clone(), time_ms: now_ms };
@@ -349,17 +349,17 @@ fn reverse(
             payment.amount
         )));
     }
-    let movement = payment.reversal(order.user_id, &order.key, (keep, take_what_is_there), now_ms);
-    Ok(reversed(tx.move_money(&movement)?, &payment, keep))
+    let transfer = payment.reversal(order.user_id, &order.key, (keep, take_what_is_there), now_ms);
+    Ok(reversed(tx.move_money(&transfer)?, &payment, keep))
 }
 
 /// What a reversal of a payment came to.
-pub(crate) fn reversed(outcome: Moved, payment: &Payment, keep: i64) -> Effect {
+pub(crate) fn reversed(outcome: TransferOutcome, payment: &Payment, keep: i64) -> Effect {
     let from = if payment.payee.kind == SETTLEMENT { "the payer's settlement" } else { "the user" };
     let kept = if keep == 0 { String::new() } else { format!("; {keep} of {} is kept", payment.amount) };
     let wanted = payment.amount - keep;
     match outcome {
-        Moved::Done(amount) if amount < wanted => Effect::Done {
+        TransferOutcome::Done(amount) if amount < wanted => Effect::Done {
             detail: format!("{amount} of {wanted} taken back from {from}; the rest was spent{kept}"),
             amount,
         },
@@ -371,21 +371,21 @@ fn adjust(tx: &mut dyn Transaction, act: &StoredAct, now_ms: i64) -> Result<Effe
     let Deed::Adjust { user_id, activity, scene, bonus_type, amount, to_user } = &act.proposal.deed else {
         return Err(LedgerError::Invalid("this act is no adjustment".into()));
     };
-    let (other, asset, budget) = if scene.is_empty() {
-        let Some((activity, asset)) = tx.name_numbers(activity, bonus_type)? else {
+    let (other, bonus_type, budget) = if scene.is_empty() {
+        let Some((activity, bonus_type)) = tx.name_numbers(activity, bonus_type)? else {
             return Ok(Effect::NotDone("the ledger knows no such activity or bonus type".into()));
         };
-        (Account::funding(activity), asset, None)
+        (Account::funding(activity), bonus_type, None)
     } else {
         let own = tx.budget_numbers(activity, scene, bonus_type)?;
-        (Account::budget(own.id), own.asset, Some(own.id))
+        (Account::budget(own.id), own.bonus_type, Some(own.id))
     };
     let user = Account::user(*user_id);
     let (debit, credit) = if *to_user { (other, user) } else { (user, other) };
-    let movement = Movement {
+    let transfer = Transfer {
         kind: Kind::Direct,
         user_id: *user_id,
-        asset,
+        bonus_type,
         debit,
         credit,
         amount: *amount,
@@ -395,14 +395,16 @@ fn adjust(tx: &mut dyn Transaction, act: &StoredAct, now_ms: i64) -> Result<Effe
         time_ms: now_ms,
     };
     let done = if *to_user { "given to the user" } else { "taken from the user" };
-    Ok(moved(tx.move_money(&movement)?, done))
+    Ok(moved(tx.move_money(&transfer)?, done))
 }
 
-fn moved(moved: Moved, done: &str) -> Effect {
+fn moved(moved: TransferOutcome, done: &str) -> Effect {
     match moved {
-        Moved::Done(amount) => Effect::Done { detail: format!("{amount} {done}"), amount },
-        Moved::Short(missing) => Effect::NotDone(format!("the user's balance lacks {missing}")),
-        Moved::NoRoom(reason) => Effect::NotDone(format!("the budget does not give it: {reason:?}")),
-        Moved::NotGiven => Effect::NotDone("the budget has given out less than that".into()),
+        TransferOutcome::Done(amount) => Effect::Done { detail: format!("{amount} {done}"), amount },
+        TransferOutcome::Short(missing) => Effect::NotDone(format!("the user's balance lacks {missing}")),
+        TransferOutcome::NoRoom(reason) => {
+            Effect::NotDone(format!("the budget does not give it: {reason:?}"))
+        }
+        TransferOutcome::NotGiven => Effect::NotDone("the budget has given out less than that".into()),
     }
 }

@@ -10,13 +10,13 @@ use crate::withdrawal::StoredWithdrawal;
 use std::collections::HashSet;
 use windfall_contract::accounts::{Reason, StoredOrder};
 
-/// Money that an act moves.
+/// A transfer that an act asks for, before it is an entry of the journal.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Movement<'a> {
+pub(crate) struct Transfer<'a> {
     pub kind: Kind,
     /// The user in whose statement it stands.
     pub user_id: i64,
-    pub asset: i64,
+    pub bonus_type: i64,
     pub debit: Account,
     pub credit: Account,
     pub amount: i64,
@@ -28,9 +28,9 @@ pub(crate) struct Movement<'a> {
     pub time_ms: i64,
 }
 
-/// What became of it.
+/// What became of a transfer that an act asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Moved {
+pub(crate) enum TransferOutcome {
     /// So much was moved.
     Done(i64),
     /// The user's account lacks so much.
@@ -44,7 +44,7 @@ pub(crate) enum Moved {
 /// How an order was paid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Payment {
-    pub asset: i64,
+    pub bonus_type: i64,
     pub budget_key: i64,
     /// The account that got it: the user's, or a payer's settlement.
     pub payee: Account,
@@ -52,18 +52,18 @@ pub(crate) struct Payment {
 }
 
 impl Payment {
-    /// The movement that takes it back, to its budget, all but what is kept.
+    /// The transfer that takes it back, to its budget, all but what is kept.
     pub const fn reversal<'a>(
         &self,
         user_id: i64,
         order_key: &'a str,
         (keep, take_what_is_there): (i64, bool),
         time_ms: i64,
-    ) -> Movement<'a> {
-        Movement {
+    ) -> Transfer<'a> {
+        Transfer {
             kind: Kind::Reversal,
             user_id,
-            asset: self.asset,
+            bonus_type: self.bonus_type,
             debit: self.payee,
             credit: Account::budget(self.budget_key),
             amount: self.amount - keep,
@@ -79,7 +79,7 @@ impl Payment {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BudgetNumbers {
     pub id: i64,
-    pub asset: i64,
+    pub bonus_type: i64,
 }
 
 /// What a transaction does for acts.
@@ -123,7 +123,7 @@ pub(crate) trait ActSteps {
     fn name_numbers(&mut self, activity: &str, bonus_type: &str) -> Result<Option<(i64, i64)>, LedgerError>;
 
     /// Moves money, and takes it from the budget or gives it back to it.
-    fn move_money(&mut self, movement: &Movement<'_>) -> Result<Moved, LedgerError>;
+    fn move_money(&mut self, transfer: &Transfer<'_>) -> Result<TransferOutcome, LedgerError>;
 
     /// Freezes or thaws a user. False where the user is so already. A withdrawal that is held at the same time is held
     /// before, or not at all.
@@ -172,8 +172,8 @@ pub(crate) trait CorrectionSteps {
     /// The users and the payments of orders, by key: one answer for each, in order; `None` where it is not credited.
     fn payments(&mut self, keys: &[String]) -> Result<Vec<Option<(i64, Payment)>>, LedgerError>;
 
-    /// Moves money back to budgets: one answer for each movement, in order.
-    fn take_back(&mut self, movements: &[Movement<'_>]) -> Result<Vec<Moved>, LedgerError>;
+    /// Moves money back to budgets: one answer for each transfer, in order.
+    fn take_back(&mut self, transfers: &[Transfer<'_>]) -> Result<Vec<TransferOutcome>, LedgerError>;
 
     /// What a correction has come to.
     fn totals(&mut self, correction: i64) -> Result<Totals, LedgerError>;

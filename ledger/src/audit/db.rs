@@ -84,7 +84,7 @@ pub(crate) trait AuditDb: Debug + Send {
     }
 
     /// A query of what is kept of sums of users' accounts outside of `audit_sums`, as rows of that: all that is of a page of so many
-    /// accounts, and maybe more. Its parameters are the key, an asset and a holder, behind which the page begins, and where it has an end
+    /// accounts, and maybe more. Its parameters are the key, a bonus type and a holder, behind which the page begins, and where it has an end
     /// its last key. None where there is nothing.
     fn packed_sums(&self, _page: &[Value<'_>], _accounts: u64) -> Result<Option<String>, LedgerError> {
         Ok(None)

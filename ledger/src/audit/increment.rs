@@ -17,14 +17,14 @@ pub(super) const RESERVED: i64 = 3;
 /// … and of what funded it.
 pub(super) const FUNDED: i64 = 4;
 
-/// … and of what the transfers of an act moved, whose number is the holder; it has no asset.
+/// … and of what the transfers of an act moved, whose number is the holder; it has no bonus type.
 const ACTED: i64 = 5;
 
 /// The differences of a kind that are noted one by one in an increment or a comparison; what is beyond is one more.
 pub(super) const FOUND_MAX: usize = 1_000;
 
 /// What transfers of `source` move, by account: users', payers', payouts', and the three sums of budget keys. Each row
-/// has a kind, an asset, a holder and an amount. The rows of an account that is spread over several are one.
+/// has a kind, a bonus type (in the column `asset`), a holder and an amount. The rows of an account that is spread over several are one.
 pub(super) fn sides(source: &str) -> String {
     let moves = format!("kind IN ({DIRECT}, {POST}, {REVERSAL})");
     let account = |side: &str, sign: &str| {

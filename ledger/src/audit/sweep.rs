@@ -24,7 +24,7 @@ struct Page {
     last: Option<Key>,
 }
 
-/// The key of a row: the asset and the holder of an account, the key and the budget key of an order, a withdrawal's key.
+/// The key of a row: the bonus type and the holder of an account, the key and the budget key of an order, a withdrawal's key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Key {
     text: String,

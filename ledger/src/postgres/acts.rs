@@ -16,11 +16,11 @@ use super::withdrawals::{self, Accounts};
 use super::{budget_keys::BudgetKey, orders, read};
 use crate::acts::decision::{Standing, part};
 use crate::acts::perform::{of_json, to_json};
-use crate::acts::steps::{ActReads, ActSteps, BudgetNumbers, Moved, Movement, Payment};
+use crate::acts::steps::{ActReads, ActSteps, BudgetNumbers, Payment, Transfer, TransferOutcome};
 use crate::acts::{ActEnd, ActFilter, ActOutcome, Operator, Proposal, StoredAct};
 use crate::budget::Take;
 use crate::error::LedgerError;
-use crate::journal::{Account, BUDGET, Entry, USER};
+use crate::journal::{Account, BUDGET, JournalEntry, USER};
 use crate::key::{OrderId, WithdrawalId};
 use crate::model::{Awaits, Order};
 use crate::withdrawal::StoredWithdrawal;
@@ -312,7 +312,12 @@ impl ActSteps for PgTx<'_> {
         )?;
         let Some(row) = rows.first() else { return Ok(None) };
         let payee = Account { kind: i64::from(cell::<i16>(row, 2)?), holder: cell(row, 3)? };
-        Ok(Some(Payment { asset: cell(row, 0)?, budget_key: cell(row, 1)?, payee, amount: cell(row, 4)? }))
+        Ok(Some(Payment {
+            bonus_type: cell(row, 0)?,
+            budget_key: cell(row, 1)?,
+            payee,
+            amount: cell(row, 4)?,
+        }))
     }
 
     fn budget_numbers(
@@ -324,7 +329,7 @@ impl ActSteps for PgTx<'_> {
         let order = Order { trade_no: "", user_id: 0, activity, scene, bonus_type, amount: 0, time_ms: 0 };
         let own = self.budget_keys.of_orders(self.session, &[order])?;
         let own = own.first().ok_or_else(|| LedgerError::Damaged("a budget key has vanished".into()))?;
-        Ok(BudgetNumbers { id: own.id, asset: own.bonus_type })
+        Ok(BudgetNumbers { id: own.id, bonus_type: own.bonus_type })
     }
 
     fn name_numbers(&mut self, activity: &str, bonus_type: &str) -> Result<Option<(i64, i64)>, LedgerError> {
@@ -336,34 +341,34 @@ impl ActSteps for PgTx<'_> {
         rows.first().map(|row| Ok((cell(row, 0)?, cell(row, 1)?))).transpose()
     }
 
-    fn move_money(&mut self, movement: &Movement<'_>) -> Result<Moved, LedgerError> {
-        let Movement { user_id, asset, debit, credit, reference, time_ms, .. } = *movement;
+    fn move_money(&mut self, transfer: &Transfer<'_>) -> Result<TransferOutcome, LedgerError> {
+        let Transfer { user_id, bonus_type, debit, credit, reference, time_ms, .. } = *transfer;
         self.transfers.flush(self.session)?;
         if debit.kind == BUDGET
-            && let Some(id) = movement.budget
-            && let Some(reason) = self.take_for_act(id, movement.amount)?
+            && let Some(id) = transfer.budget
+            && let Some(reason) = self.take_for_act(id, transfer.amount)?
         {
-            return Ok(Moved::NoRoom(reason));
+            return Ok(TransferOutcome::NoRoom(reason));
         }
         // Budgets before accounts, as everywhere.
-        let mut back = match movement.budget.filter(|_| credit.kind == BUDGET) {
+        let mut back = match transfer.budget.filter(|_| credit.kind == BUDGET) {
             Some(id) => Some((id, budgets::lock_whole(self.session, self.budget_keys, vec![id])?)),
             None => None,
         };
-        let key = (asset, user_id);
-        let mut amount = movement.amount;
+        let key = (bonus_type, user_id);
+        let mut amount = transfer.amount;
         let mut account = None;
         if debit.kind == USER {
             let locked = Accounts::lock(self.session, &BTreeSet::from([key]))?;
-            match part(locked.balance(key), amount, movement.take_what_is_there) {
+            match part(locked.balance(key), amount, transfer.take_what_is_there) {
                 Ok(part) => amount = part,
-                Err(missing) => return Ok(Moved::Short(missing)),
+                Err(missing) => return Ok(TransferOutcome::Short(missing)),
             }
             account = Some(locked);
         }
         if let Some((id, whole)) = &mut back {
             match whole.take_back(self.session, *id, amount) {
-                None => return Ok(Moved::NotGiven),
+                None => return Ok(TransferOutcome::NotGiven),
                 Some(false) => {
                     return Err(LedgerError::Damaged(format!(
                         "budget key {id} has given out {amount}, and what covers it has not"
@@ -373,9 +378,10 @@ impl ActSteps for PgTx<'_> {
             }
         }
         let id = self.numbers.take(self.session, 1)?.first().copied().unwrap_or(0);
-        let (kind, prev, user) = (movement.kind, 0, Some(user_id));
+        let (kind, prev, user) = (transfer.kind, 0, Some(user_id));
         let reference = Cow::Borrowed(reference);
-        let mut entry = Entry { id, kind, asset, debit, credit, amount, prev, time_ms, reference, user };
+        let mut entry =
+            JournalEntry { id, kind, bonus_type, debit, credit, amount, prev, time_ms, reference, user };
         match account {
             // It is there, and its CHECK would refuse the row of an insert.
             Some(mut locked) => {
@@ -386,7 +392,7 @@ impl ActSteps for PgTx<'_> {
             }
             None => self.transfers.push(entry)?,
         }
-        Ok(Moved::Done(amount))
+        Ok(TransferOutcome::Done(amount))
     }
 
     fn set_frozen(

@@ -34,11 +34,11 @@ pub(super) fn add(added: &str) -> String {
 
 /// The rows that have accounts of the page behind the key `$1`, `$2`, up to the key `$3`, `$4` or without end, and maybe others.
 ///
-/// Within an asset an index of ranges finds them. A page over the border of two assets, and the last one, reads all rows: a sweep has
-/// as few of these as there are assets.
+/// Within a bonus type an index of ranges finds them. A page over the border of two bonus types, and the last one, reads all rows: a
+/// sweep has as few of these as there are bonus types.
 fn of_page(page: &[Value<'_>]) -> String {
     let condition = match page {
-        [Value::Int(asset), _, Value::Int(last), _] if asset == last => {
+        [Value::Int(bonus_type), _, Value::Int(last), _] if bonus_type == last => {
             "asset >= $1 AND asset <= $3 AND numrange(first::numeric, last::numeric, '[]')
                 && numrange($2::bigint::numeric, $4::bigint::numeric, '(]')"
         }

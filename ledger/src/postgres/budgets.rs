@@ -341,7 +341,7 @@ struct Locked {
     budgeted: bool,
     careful: bool,
     activity: i64,
-    asset: i64,
+    bonus_type: i64,
 }
 
 /// Locks a budget as a whole and reads it: first the budget key, since a new number of rows is set under that lock;
@@ -351,7 +351,7 @@ fn lock(session: &Session, id: i64) -> Result<Locked, LedgerError> {
         .query("SELECT budgeted, activity, asset FROM programs WHERE id = $1 FOR NO KEY UPDATE", &[&id])?;
     let missing = || LedgerError::Damaged(format!("budget key {id} is not there"));
     let row = rows.first().ok_or_else(missing)?;
-    let (budgeted, activity, asset) = (cell(row, 0)?, cell(row, 1)?, cell(row, 2)?);
+    let (budgeted, activity, bonus_type) = (cell(row, 0)?, cell(row, 1)?, cell(row, 2)?);
     let shards = session
         .query(
             "SELECT total, used, reserved, guarded FROM budget_shards WHERE program = $1 ORDER BY shard FOR UPDATE",
@@ -369,7 +369,7 @@ fn lock(session: &Session, id: i64) -> Result<Locked, LedgerError> {
         budgeted,
         careful,
         activity,
-        asset,
+        bonus_type,
     })
 }
 
@@ -457,7 +457,7 @@ pub(crate) fn set(
     let BudgetSet { total, shards, .. } = *budget;
     // What it covers is locked before it is, as everywhere; nobody else makes or sets a combined one meanwhile.
     let given = if budget.is_combined() { cover(session, budget_key)? } else { None };
-    let Locked { shards: mut own, budgeted, activity, asset, .. } = lock(session, budget_key)?;
+    let Locked { shards: mut own, budgeted, activity, bonus_type, .. } = lock(session, budget_key)?;
     let before = if budgeted { own.sum().total } else { 0 };
     if let Some((used, reserved)) = given {
         own.adopt(used, reserved);
@@ -482,7 +482,7 @@ pub(crate) fn set(
         asked: total,
         total: holds,
     });
-    Ok((raised, Funded { budget_key, activity, asset, change: holds - before }))
+    Ok((raised, Funded { budget_key, activity, bonus_type, change: holds - before }))
 }
 
 /// Marks budget keys again as taken from the careful way, or not.
@@ -518,10 +518,10 @@ pub(crate) fn lift_caps(session: &Session, keep: &[&str]) -> Result<Vec<Funded>,
         let cap: i64 = cell(row, 0)?;
         let covered: Vec<i64> =
             session.query(LOCK_COVERED, &[&cap])?.iter().map(|row| cell(row, 0)).collect::<Result<_, _>>()?;
-        let Locked { shards, budgeted, activity, asset, .. } = lock(session, cap)?;
+        let Locked { shards, budgeted, activity, bonus_type, .. } = lock(session, cap)?;
         // Another transaction may have lifted it while this one waited.
         let change = if budgeted { -shards.sum().total } else { 0 };
-        lifted.push(Funded { budget_key: cap, activity, asset, change });
+        lifted.push(Funded { budget_key: cap, activity, bonus_type, change });
         session.execute("DELETE FROM budget_shards WHERE program = $1 AND shard >= 1", &[&cap])?;
         session.execute(
             "UPDATE budget_shards SET total = $2, used = 0, reserved = 0 WHERE program = $1",

@@ -222,7 +222,7 @@ fn read_row(row: &tokio_postgres::Row) -> Result<Row, LedgerError> {
         at: cell(row, 0)?,
         id: cell(row, 1)?,
         kind: small(2)?,
-        asset: cell(row, 3)?,
+        bonus_type: cell(row, 3)?,
         debit: small(4)?,
         debit_holder: cell(row, 5)?,
         credit: small(6)?,
@@ -241,12 +241,12 @@ pub(crate) fn rows(session: &Session, from_at: i64, to_at: i64, limit: i64) -> R
 /// What the numbers in rows stand for.
 pub(crate) fn names(session: &Session, rows: &[Row]) -> Result<Names, LedgerError> {
     let mut names = Names::of(rows);
-    let programs = session.query(
+    let budget_keys = session.query(
         "SELECT id, activity, scene, asset FROM programs WHERE id = ANY($1)",
-        &[&names.program_ids()],
+        &[&names.budget_key_ids()],
     )?;
-    for row in &programs {
-        names.set_program(cell(row, 0)?, [cell(row, 1)?, cell(row, 2)?, cell(row, 3)?]);
+    for row in &budget_keys {
+        names.set_budget_key(cell(row, 0)?, [cell(row, 1)?, cell(row, 2)?, cell(row, 3)?]);
     }
     for row in &session.query("SELECT id, name FROM names WHERE id = ANY($1)", &[&names.name_ids()])? {
         names.set_name(cell(row, 0)?, text(row, 1)?.to_owned());

@@ -287,9 +287,9 @@ fn begin_detach(session: &Session, which: &Detach<'_>, cluster: i64) -> Result<D
         return Ok(DetachBegun::Unproven(unproven));
     }
     let columns = |of: fn(&crate::DetachedBudget) -> i64| which.budgets.iter().map(of).collect::<Vec<i64>>();
-    let (programs, orders) = (columns(|one| one.budget), columns(|one| one.orders));
+    let (budget_keys, orders) = (columns(|one| one.budget), columns(|one| one.orders));
     let (credited, amounts) = (columns(|one| one.credited), columns(|one| one.amount));
-    let stored = session.execute(BUDGETS, &[&programs, &orders, &credited, &amounts, &number])?;
+    let stored = session.execute(BUDGETS, &[&budget_keys, &orders, &credited, &amounts, &number])?;
     if usize::try_from(stored) != Ok(which.budgets.len()) {
         let what = format!("the export names budget keys that are not of activity {}", which.activity);
         return Err(LedgerError::Invalid(what));
@@ -312,8 +312,8 @@ fn detach_step(
     }
     need_triggers(session)?;
     let rows = session.query(DETACHING, &[&activity])?;
-    let programs = rows.iter().map(|row| cell(row, 0)).collect::<Result<Vec<i64>, _>>()?;
-    if programs.is_empty() {
+    let budget_keys = rows.iter().map(|row| cell(row, 0)).collect::<Result<Vec<i64>, _>>()?;
+    if budget_keys.is_empty() {
         return Err(not_begun(activity));
     }
     // An order may have been moved to a part that was read before, by a command that rewrites the table: passes go on until one
@@ -321,7 +321,7 @@ fn detach_step(
     let (has_deleted, place) = after.strip_prefix(DELETED).map_or((false, after), |place| (true, place));
     let (from, end) = (Place::of(place)?, end(session, "orders")?);
     let behind = from.behind(DETACH_PAGES);
-    let orders = session.execute(DELETE, &[&from.to_string(), &behind.to_string(), &programs])?;
+    let orders = session.execute(DELETE, &[&from.to_string(), &behind.to_string(), &budget_keys])?;
     let has_deleted = has_deleted || orders > 0;
     if behind.is_before(end) {
         let mark = if has_deleted { DELETED } else { "" };

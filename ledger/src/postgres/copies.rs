@@ -130,11 +130,11 @@ pub(super) fn list(session: &Session, schema: &str, how: &ListCopies) -> Result<
     };
     let row = rows.first().ok_or_else(|| LedgerError::Sql("an answer is missing".into()))?;
     let (own, orders): (i64, i64) = (cell(row, 0)?, cell(row, 1)?);
-    let (programs, keys): (Vec<i64>, Vec<String>) = (cell(row, 2)?, cell(row, 3)?);
-    if !programs.is_empty() {
+    let (budget_keys, keys): (Vec<i64>, Vec<String>) = (cell(row, 2)?, cell(row, 3)?);
+    if !budget_keys.is_empty() {
         // If we die before, the next pass finds them again.
         let times: Vec<i64> = cell(row, 4)?;
-        session.execute(RESET, &[&programs, &keys, &times, now_ms])?;
+        session.execute(RESET, &[&budget_keys, &keys, &times, now_ms])?;
     }
     Ok(if own == 0 { Listing::NotNow } else { Listing::Page(u64::try_from(orders).unwrap_or(0)) })
 }
@@ -144,7 +144,7 @@ pub(super) fn keys(session: &Session) -> Result<Vec<CopyKey>, LedgerError> {
     rows.iter()
         .map(|row| {
             Ok(CopyKey {
-                program: cell(row, 0)?,
+                budget_key: cell(row, 0)?,
                 activity: cell(row, 1)?,
                 scene: cell(row, 2)?,
                 bonus_type: cell(row, 3)?,
@@ -167,7 +167,7 @@ pub(super) fn take(session: &Session, which: &TakeCopies<'_>) -> Result<TakenCop
 /// Takes what is due in the open transaction, which keeps it locked.
 fn take_locked(session: &Session, which: &TakeCopies<'_>) -> Result<TakenCopies, LedgerError> {
     let limit = i64::from(which.limit);
-    let rows = session.query(DUE, &[&which.programs, &which.due_ms, &limit])?;
+    let rows = session.query(DUE, &[&which.budget_keys, &which.due_ms, &limit])?;
     let mut due = BTreeSet::new();
     for row in &rows {
         due.insert((cell::<i64>(row, 0)?, cell::<String>(row, 1)?));
@@ -176,27 +176,27 @@ fn take_locked(session: &Session, which: &TakeCopies<'_>) -> Result<TakenCopies,
     if due.is_empty() {
         return Ok(taken);
     }
-    let (programs, keys): (Vec<i64>, Vec<&str>) =
-        due.iter().map(|(program, key)| (*program, key.as_str())).unzip();
-    for row in &session.query(RESERVED, &[&programs, &keys])? {
-        taken.orders.push(LostOrder { program: cell(row, 11)?, order: order(row)? });
+    let (budget_keys, keys): (Vec<i64>, Vec<&str>) =
+        due.iter().map(|(budget_key, key)| (*budget_key, key.as_str())).unzip();
+    for row in &session.query(RESERVED, &[&budget_keys, &keys])? {
+        taken.orders.push(LostOrder { budget_key: cell(row, 11)?, order: order(row)? });
     }
     let leases: Vec<WrittenCopy<'_>> = taken
         .orders
         .iter()
         .map(|one| WrittenCopy {
-            program: one.program,
+            budget_key: one.budget_key,
             key: &one.order.key,
             next_write_ms: which.lease_ends_ms,
         })
         .collect();
     note(session, &leases)?;
-    let is_taken: BTreeSet<(i64, &str)> = leases.iter().map(|one| (one.program, one.key)).collect();
+    let is_taken: BTreeSet<(i64, &str)> = leases.iter().map(|one| (one.budget_key, one.key)).collect();
     // They have ended meanwhile.
-    let (programs, keys): (Vec<i64>, Vec<&str>) =
-        programs.into_iter().zip(keys).filter(|one| !is_taken.contains(one)).unzip();
-    if !programs.is_empty() {
-        session.execute(FORGET, &[&programs, &keys])?;
+    let (budget_keys, keys): (Vec<i64>, Vec<&str>) =
+        budget_keys.into_iter().zip(keys).filter(|one| !is_taken.contains(one)).unzip();
+    if !budget_keys.is_empty() {
+        session.execute(FORGET, &[&budget_keys, &keys])?;
     }
     Ok(taken)
 }
@@ -205,8 +205,8 @@ pub(super) fn note(session: &Session, written: &[WrittenCopy<'_>]) -> Result<(),
     if written.is_empty() {
         return Ok(());
     }
-    let programs: Vec<i64> = written.iter().map(|one| one.program).collect();
+    let budget_keys: Vec<i64> = written.iter().map(|one| one.budget_key).collect();
     let keys: Vec<&str> = written.iter().map(|one| one.key).collect();
     let next: Vec<i64> = written.iter().map(|one| one.next_write_ms).collect();
-    session.execute(NOTE, &[&programs, &keys, &next]).map(drop)
+    session.execute(NOTE, &[&budget_keys, &keys, &next]).map(drop)
 }

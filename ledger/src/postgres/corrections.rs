@@ -16,10 +16,10 @@ use super::withdrawals::Accounts;
 use crate::acts::correction::{Part, Selection, Survey, Totals};
 use crate::acts::decision::part;
 use crate::acts::perform::to_json;
-use crate::acts::steps::{CorrectionReads, CorrectionSteps, Moved, Movement, Payment};
+use crate::acts::steps::{CorrectionReads, CorrectionSteps, Payment, Transfer, TransferOutcome};
 use crate::acts::{ActEnd, ActOutcome, Operator, StoredAct};
 use crate::error::LedgerError;
-use crate::journal::{Account, BUDGET, Entry, USER};
+use crate::journal::{Account, BUDGET, JournalEntry, USER};
 use crate::model::{CREDITED, RESERVED};
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -29,7 +29,7 @@ const PAGES: u32 = 16;
 /// The statements of one call at most, where few orders fit.
 const STATEMENTS: usize = 32;
 
-const PROGRAMS: &str = "SELECT p.id, p.asset FROM programs p JOIN names a ON a.id = p.activity \
+const BUDGET_KEYS: &str = "SELECT p.id, p.asset FROM programs p JOIN names a ON a.id = p.activity \
     JOIN names b ON b.id = p.asset JOIN names s ON s.id = p.scene \
     WHERE a.name = $1 AND b.name = $2 AND ($3 = '' OR s.name = $3)";
 const SELECT: &str = "SELECT o.ctid::text, o.order_key FROM orders o \
@@ -56,11 +56,11 @@ const INSERT_ENDS: &str = "INSERT INTO act_ends (act, outcome, amount, detail, o
     FROM unnest($1::bigint[], $2::smallint[], $3::bigint[], $4::text[]) AS w(act, outcome, amount, detail)";
 
 /// The budget keys of a selection, and the number of its bonus type.
-fn programs(session: &Session, which: &Selection) -> Result<(Vec<i64>, i64), LedgerError> {
-    let rows = session.query(PROGRAMS, &[&which.activity, &which.bonus_type, &which.scene])?;
+fn budget_keys(session: &Session, which: &Selection) -> Result<(Vec<i64>, i64), LedgerError> {
+    let rows = session.query(BUDGET_KEYS, &[&which.activity, &which.bonus_type, &which.scene])?;
     let ids = rows.iter().map(|row| cell(row, 0)).collect::<Result<Vec<_>, _>>()?;
-    let asset = rows.first().map_or(Ok(0), |row| cell(row, 1))?;
-    Ok((ids, asset))
+    let bonus_type = rows.first().map_or(Ok(0), |row| cell(row, 1))?;
+    Ok((ids, bonus_type))
 }
 
 fn survey_sql(has_acts: bool) -> String {
@@ -94,9 +94,9 @@ impl CorrectionReads for Link {
         let session = self.session()?;
         session.need_journal()?;
         let (mut from, end) = (Place::of(after)?, end(&session, "orders")?);
-        let (programs, asset) = programs(&session, which)?;
+        let (budget_keys, bonus_type) = budget_keys(&session, which)?;
         let mut sum = Survey::default();
-        if programs.is_empty() {
+        if budget_keys.is_empty() {
             return Ok(sum);
         }
         let sql = survey_sql(are_there(&session)?);
@@ -106,7 +106,18 @@ impl CorrectionReads for Link {
             let (place, below) = (from.to_string(), from.behind(PAGES).to_string());
             let rows = session.query_with(
                 &sql,
-                &[&place, &below, &programs, from_ms, to_ms, min_amount, max_amount, &asset, activity, &keep],
+                &[
+                    &place,
+                    &below,
+                    &budget_keys,
+                    from_ms,
+                    to_ms,
+                    min_amount,
+                    max_amount,
+                    &bonus_type,
+                    activity,
+                    &keep,
+                ],
             )?;
             let row = rows.first().ok_or_else(|| LedgerError::Sql("a row is missing".into()))?;
             sum.add(&Survey {
@@ -143,8 +154,8 @@ impl CorrectionSteps for PgTx<'_> {
         limit: usize,
     ) -> Result<(Vec<String>, Option<String>), LedgerError> {
         let (mut from, end) = (Place::of(after)?, end(self.session, "orders")?);
-        let (programs, _) = programs(self.session, which)?;
-        if programs.is_empty() {
+        let (budget_keys, _) = budget_keys(self.session, which)?;
+        if budget_keys.is_empty() {
             return Ok((Vec::new(), None));
         }
         let (credited, most) = (small(CREDITED)?, i64::try_from(limit).unwrap_or(i64::MAX));
@@ -157,7 +168,7 @@ impl CorrectionSteps for PgTx<'_> {
                     &place,
                     &below,
                     &credited,
-                    &programs,
+                    &budget_keys,
                     from_ms,
                     to_ms,
                     min_amount,
@@ -205,31 +216,35 @@ impl CorrectionSteps for PgTx<'_> {
         let mut found = HashMap::with_capacity(rows.len());
         for row in &rows {
             let payee = Account { kind: i64::from(cell::<i16>(row, 4)?), holder: cell(row, 5)? };
-            let payment =
-                Payment { asset: cell(row, 2)?, budget_key: cell(row, 3)?, payee, amount: cell(row, 6)? };
+            let payment = Payment {
+                bonus_type: cell(row, 2)?,
+                budget_key: cell(row, 3)?,
+                payee,
+                amount: cell(row, 6)?,
+            };
             found.insert(text(row, 0)?, (cell(row, 1)?, payment));
         }
         Ok(keys.iter().map(|key| found.get(key.as_str()).copied()).collect())
     }
 
-    fn take_back(&mut self, movements: &[Movement<'_>]) -> Result<Vec<Moved>, LedgerError> {
-        if movements.is_empty() {
+    fn take_back(&mut self, transfers: &[Transfer<'_>]) -> Result<Vec<TransferOutcome>, LedgerError> {
+        if transfers.is_empty() {
             return Ok(Vec::new());
         }
         self.transfers.flush(self.session)?;
-        let ids: BTreeSet<i64> = movements.iter().filter_map(|one| one.budget).collect();
+        let ids: BTreeSet<i64> = transfers.iter().filter_map(|one| one.budget).collect();
         let session = self.session;
         let mut whole = budgets::lock_whole(session, self.budget_keys, ids.into_iter().collect())?;
         // Also of those whom a payer has paid: the commit writes their accounts, and everybody locks them by user.
-        let users: BTreeSet<(i64, i64)> = movements.iter().map(|one| (one.asset, one.user_id)).collect();
+        let users: BTreeSet<(i64, i64)> = transfers.iter().map(|one| (one.bonus_type, one.user_id)).collect();
         let mut accounts = Accounts::lock(session, &users)?;
         let moved = parts(
-            movements,
+            transfers,
             |key| accounts.balance(key),
             |budget, amount| whole.take_back(session, budget, amount),
         )?;
         whole.write(session)?;
-        self.append(movements, &moved, &mut accounts)?;
+        self.append(transfers, &moved, &mut accounts)?;
         Ok(moved)
     }
 
@@ -317,24 +332,24 @@ impl CorrectionSteps for PgTx<'_> {
     }
 }
 
-/// What each movement takes, one after another, given the balances before and what budgets take back: `None` where one has given
+/// What each transfer takes, one after another, given the balances before and what budgets take back: `None` where one has given
 /// out less, `Some(false)` where what covers it has.
 fn parts(
-    movements: &[Movement<'_>],
+    transfers: &[Transfer<'_>],
     balance: impl Fn((i64, i64)) -> i64,
     mut give_back: impl FnMut(i64, i64) -> Option<bool>,
-) -> Result<Vec<Moved>, LedgerError> {
+) -> Result<Vec<TransferOutcome>, LedgerError> {
     let mut balances: HashMap<(i64, i64), i64> = HashMap::new();
-    let mut moved = Vec::with_capacity(movements.len());
-    for one in movements {
-        let key = (one.asset, one.user_id);
+    let mut moved = Vec::with_capacity(transfers.len());
+    for one in transfers {
+        let key = (one.bonus_type, one.user_id);
         let balance = balances.entry(key).or_insert_with(|| balance(key));
         let is_users = one.debit.kind == USER;
         let part = if is_users { part(*balance, one.amount, one.take_what_is_there) } else { Ok(one.amount) };
         moved.push(match part {
-            Err(missing) => Moved::Short(missing),
+            Err(missing) => TransferOutcome::Short(missing),
             Ok(amount) => match one.budget.map_or(Some(true), |budget| give_back(budget, amount)) {
-                None => Moved::NotGiven,
+                None => TransferOutcome::NotGiven,
                 Some(false) => {
                     return Err(LedgerError::Damaged(format!(
                         "the budget of order {} has given out {amount}, and what covers it has not",
@@ -343,7 +358,7 @@ fn parts(
                 }
                 Some(true) => {
                     *balance -= if is_users { amount } else { 0 };
-                    Moved::Done(amount)
+                    TransferOutcome::Done(amount)
                 }
             },
         });
@@ -355,24 +370,34 @@ impl PgTx<'_> {
     /// Appends the transfers of what was taken, and writes the accounts that they move.
     fn append(
         &mut self,
-        movements: &[Movement<'_>],
-        moved: &[Moved],
+        transfers: &[Transfer<'_>],
+        moved: &[TransferOutcome],
         accounts: &mut Accounts,
     ) -> Result<(), LedgerError> {
-        let taken = movements.iter().zip(moved).filter_map(|(one, moved)| match moved {
-            Moved::Done(amount) => Some((one, *amount)),
+        let taken = transfers.iter().zip(moved).filter_map(|(one, moved)| match moved {
+            TransferOutcome::Done(amount) => Some((one, *amount)),
             _ => None,
         });
-        let taken: Vec<(&Movement<'_>, i64)> = taken.collect();
+        let taken: Vec<(&Transfer<'_>, i64)> = taken.collect();
         let ids = self.numbers.take(self.session, taken.len())?;
         let mut entries = Vec::with_capacity(taken.len());
         for ((one, amount), id) in taken.into_iter().zip(ids) {
-            let Movement { kind, asset, debit, credit, user_id, time_ms, reference, .. } = *one;
+            let Transfer { kind, bonus_type, debit, credit, user_id, time_ms, reference, .. } = *one;
             let (reference, user) = (Cow::Borrowed(reference), Some(user_id));
-            let mut entry =
-                Entry { id, kind, asset, debit, credit, amount, prev: 0, time_ms, reference, user };
+            let mut entry = JournalEntry {
+                id,
+                kind,
+                bonus_type,
+                debit,
+                credit,
+                amount,
+                prev: 0,
+                time_ms,
+                reference,
+                user,
+            };
             if debit.kind == USER {
-                entry.prev = accounts.add((asset, user_id), -amount, id)?;
+                entry.prev = accounts.add((bonus_type, user_id), -amount, id)?;
                 self.transfers.add_others(&entry)?;
                 entries.push(entry);
             } else {
@@ -391,12 +416,20 @@ mod tests {
 
     #[test]
     fn of_two_orders_of_a_user_the_second_finds_what_the_first_has_left() {
-        let payment = |amount| Payment { asset: 1, budget_key: 5, payee: Account::user(7), amount };
-        let movement = |amount, rest| payment(amount).reversal(7, "a", (0, rest), 9);
-        let all = [movement(6, false), movement(6, false), movement(6, true), movement(1, true)];
+        let payment = |amount| Payment { bonus_type: 1, budget_key: 5, payee: Account::user(7), amount };
+        let transfer = |amount, rest| payment(amount).reversal(7, "a", (0, rest), 9);
+        let all = [transfer(6, false), transfer(6, false), transfer(6, true), transfer(1, true)];
         assert!(all.iter().all(|one| one.kind == Kind::Reversal));
         let moved = parts(&all, |_| 10, |_, _| Some(true)).unwrap();
-        assert_eq!(moved, [Moved::Done(6), Moved::Short(2), Moved::Done(4), Moved::Short(1)]);
+        assert_eq!(
+            moved,
+            [
+                TransferOutcome::Done(6),
+                TransferOutcome::Short(2),
+                TransferOutcome::Done(4),
+                TransferOutcome::Short(1)
+            ]
+        );
         // The budget has given out 7: what it cannot take back, the user keeps, and a later order finds.
         let mut given = 7;
         let give_back = |budget, amount| {
@@ -405,7 +438,15 @@ mod tests {
             Some(true)
         };
         let moved = parts(&all, |_| 10, give_back).unwrap();
-        assert_eq!(moved, [Moved::Done(6), Moved::Short(2), Moved::NotGiven, Moved::Done(1)]);
+        assert_eq!(
+            moved,
+            [
+                TransferOutcome::Done(6),
+                TransferOutcome::Short(2),
+                TransferOutcome::NotGiven,
+                TransferOutcome::Done(1)
+            ]
+        );
         assert!(parts(&all, |_| 10, |_, _| Some(false)).is_err());
     }
 }

@@ -290,13 +290,13 @@ struct Asking {
 
 fn money<'k>(key: &'k str, order: &Order<'_>, budget_key: BudgetKey) -> Money<'k> {
     let Order { user_id, amount, .. } = *order;
-    Money { key, user_id, budget_key: budget_key.id, asset: budget_key.bonus_type, amount }
+    Money { key, user_id, budget_key: budget_key.id, bonus_type: budget_key.bonus_type, amount }
 }
 
 impl Stored {
     fn money<'k>(&self, key: &'k str) -> Money<'k> {
         let Known { user_id, budget_key, amount, .. } = self.known;
-        Money { key, user_id, budget_key, asset: self.budget_key.bonus_type, amount }
+        Money { key, user_id, budget_key, bonus_type: self.budget_key.bonus_type, amount }
     }
 }
 

@@ -33,7 +33,7 @@ const fn nothing<R>() -> RowsPage<R> {
 }
 
 /// The number of an activity, and its budget keys; `None` where it has none.
-fn programs(session: &Session, activity: &str) -> Result<Option<(i64, Vec<i64>)>, LedgerError> {
+fn budget_keys(session: &Session, activity: &str) -> Result<Option<(i64, Vec<i64>)>, LedgerError> {
     let rows = session.query(
         "SELECT p.activity, p.id FROM programs p JOIN names n ON n.id = p.activity WHERE n.name = $1",
         &[&activity],
@@ -98,8 +98,8 @@ impl ClosingReads for Link {
     fn orders_of_activity(&self, activity: &str, after: &str) -> Result<RowsPage<OrderRow>, LedgerError> {
         let session = self.session()?;
         session.need_journal()?;
-        let Some((_, programs)) = programs(&session, activity)? else { return Ok(nothing()) };
-        let parts = |from: &str, below: &str| session.query(ORDERS, &[&from, &below, &programs]);
+        let Some((_, budget_keys)) = budget_keys(&session, activity)? else { return Ok(nothing()) };
+        let parts = |from: &str, below: &str| session.query(ORDERS, &[&from, &below, &budget_keys]);
         page(&session, "orders", after, parts, order)
     }
 
@@ -110,11 +110,11 @@ impl ClosingReads for Link {
     ) -> Result<RowsPage<TransferRow>, LedgerError> {
         let session = self.session()?;
         session.need_journal()?;
-        let Some((number, programs)) = programs(&session, activity)? else { return Ok(nothing()) };
+        let Some((number, budget_keys)) = budget_keys(&session, activity)? else { return Ok(nothing()) };
         let small = super::transfers::small;
         let (budget, funding) = (small(BUDGET)?, small(FUNDING)?);
         let parts = |from: &str, below: &str| {
-            session.query(TRANSFERS, &[&from, &below, &programs, &budget, &funding, &number])
+            session.query(TRANSFERS, &[&from, &below, &budget_keys, &budget, &funding, &number])
         };
         page(&session, "transfers", after, parts, transfer)
     }

@@ -134,7 +134,7 @@ CREATE UNIQUE INDEX withdrawal_moves_once ON withdrawal_moves (withdrawal, (kind
 ALTER TABLE accounts ADD CONSTRAINT accounts_not_below_0 CHECK (kind <> 0 OR balance >= 0);
 "#;
 
-/// Strict budgets, and combined ones: a program whose scene or asset has the empty name. `careful` rows are taken from
+/// Strict budgets, and combined ones: a program whose scene or bonus type has the empty name. `careful` rows are taken from
 /// with the budget locked as a whole: strict ones, and those that a combined one covers. It stands in the row itself,
 /// since the row is what a writer that knows an older state of things is told anew, when it has waited for it.
 /// Also the payer of an order, and the version of the rules whose budgets are set: one row, or none yet.

@@ -30,7 +30,7 @@ impl StatementReads for Link {
         let rows = self.journal()?.query(ACCOUNTS, &[&small(USER)?, &user_id])?;
         let account = |row: &Row| {
             Ok(AccountEnd {
-                asset: cell(row, 0)?,
+                bonus_type_id: cell(row, 0)?,
                 bonus_type: cell(row, 1)?,
                 balance: cell(row, 2)?,
                 last: cell(row, 3)?,
@@ -39,9 +39,9 @@ impl StatementReads for Link {
         rows.iter().map(account).collect()
     }
 
-    fn chain(&self, asset: i64, from: i64, steps: usize) -> Result<Vec<ChainRow>, LedgerError> {
+    fn chain(&self, bonus_type_id: i64, from: i64, steps: usize) -> Result<Vec<ChainRow>, LedgerError> {
         let steps = i64::try_from(steps).unwrap_or(i64::MAX);
-        let rows = self.journal()?.query(CHAIN, &[&from, &asset, &steps, &small(BUDGET)?])?;
+        let rows = self.journal()?.query(CHAIN, &[&from, &bonus_type_id, &steps, &small(BUDGET)?])?;
         let account = |row: &Row, at: usize| {
             Ok::<_, LedgerError>(Account { kind: cell::<i16>(row, at)?.into(), holder: cell(row, at + 1)? })
         };

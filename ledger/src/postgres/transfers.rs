@@ -5,7 +5,7 @@ use super::budget_keys::cell;
 use super::session::Session;
 use super::shape::Shape;
 use crate::error::LedgerError;
-use crate::journal::{Account, BUDGET, Entry, FUNDING, SETTLEMENT, USER};
+use crate::journal::{Account, BUDGET, FUNDING, JournalEntry, SETTLEMENT, USER};
 use std::collections::BTreeMap;
 use tokio_postgres::types::ToSql;
 
@@ -16,8 +16,8 @@ const ROWS: u64 = 16;
 /// Entries of one transaction.
 #[derive(Debug, Default)]
 pub(crate) struct Transfers {
-    entries: Vec<Entry<'static>>,
-    /// The changes of accounts that belong to no user, by asset, kind and holder.
+    entries: Vec<JournalEntry<'static>>,
+    /// The changes of accounts that belong to no user, by bonus type, kind and holder.
     others: BTreeMap<(i64, i64, i64), i64>,
 }
 
@@ -26,7 +26,7 @@ pub(crate) struct Transfers {
 pub(crate) struct Rows {
     ids: Vec<i64>,
     kinds: Vec<i16>,
-    assets: Vec<i64>,
+    bonus_types: Vec<i64>,
     debits: Vec<i16>,
     debit_holders: Vec<i64>,
     credits: Vec<i16>,
@@ -38,12 +38,12 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
-    pub fn of(entries: Vec<Entry<'_>>) -> Result<Self, LedgerError> {
+    pub fn of(entries: Vec<JournalEntry<'_>>) -> Result<Self, LedgerError> {
         let mut rows = Self::default();
         for one in entries {
             rows.ids.push(one.id);
             rows.kinds.push(small(one.kind.code())?);
-            rows.assets.push(one.asset);
+            rows.bonus_types.push(one.bonus_type);
             rows.debits.push(small(one.debit.kind)?);
             rows.debit_holders.push(one.debit.holder);
             rows.credits.push(small(one.credit.kind)?);
@@ -60,7 +60,7 @@ impl Rows {
         [
             &self.ids,
             &self.kinds,
-            &self.assets,
+            &self.bonus_types,
             &self.debits,
             &self.debit_holders,
             &self.credits,
@@ -98,16 +98,16 @@ pub(crate) const APPEND: &str = "INSERT INTO transfers \
 
 impl Transfers {
     /// Adds an entry.
-    pub fn push(&mut self, entry: Entry<'_>) -> Result<(), LedgerError> {
+    pub fn push(&mut self, entry: JournalEntry<'_>) -> Result<(), LedgerError> {
         self.add_others(&entry)?;
         self.entries.push(entry.into_owned());
         Ok(())
     }
 
     /// Adds the accounts of an entry that belong to no user. The caller writes its user's account and the entry.
-    pub fn add_others(&mut self, entry: &Entry<'_>) -> Result<(), LedgerError> {
+    pub fn add_others(&mut self, entry: &JournalEntry<'_>) -> Result<(), LedgerError> {
         for (account, change) in entry.others() {
-            let sum = self.others.entry((entry.asset, account.kind, account.holder)).or_default();
+            let sum = self.others.entry((entry.bonus_type, account.kind, account.holder)).or_default();
             *sum = sum.checked_add(change).ok_or_else(overflow)?;
         }
         Ok(())
@@ -144,16 +144,16 @@ impl Transfers {
             self.keep_to_three()?;
         }
         // Those of no user's statement come first.
-        self.entries.sort_unstable_by_key(|one| (one.user.is_some(), one.asset, one.user, one.id));
+        self.entries.sort_unstable_by_key(|one| (one.user.is_some(), one.bonus_type, one.user, one.id));
         let free = self.entries.partition_point(|one| one.user.is_none());
         let ends = add(session, &self.entries[free..], &self.others)?;
         let groups = self.entries[free..].chunk_by_mut(same_account);
         let mut written = 0;
-        for (group, (asset, user, before)) in groups.zip(&ends) {
+        for (group, (bonus_type, user, before)) in groups.zip(&ends) {
             let mut prev = *before;
             for one in group {
                 // Checked, since a wrong chain would hide transfers from their user.
-                if (one.asset, one.user) != (*asset, Some(*user)) {
+                if (one.bonus_type, one.user) != (*bonus_type, Some(*user)) {
                     return Err(LedgerError::Damaged("accounts were answered in another order".into()));
                 }
                 one.prev = std::mem::replace(&mut prev, one.id);
@@ -178,32 +178,32 @@ impl Transfers {
             let user = one.user.ok_or_else(|| LedgerError::Sql("a payment has no user".into()))?;
             one.credit = Account::user(user);
             // The statement finds the campaign.
-            let sum = self.others.entry((one.asset, FUNDING, one.debit.holder)).or_default();
+            let sum = self.others.entry((one.bonus_type, FUNDING, one.debit.holder)).or_default();
             *sum = sum.checked_sub(one.amount).ok_or_else(overflow)?;
         }
         Ok(())
     }
 }
 
-fn same_account(a: &Entry<'_>, b: &Entry<'_>) -> bool {
-    (a.asset, a.user) == (b.asset, b.user)
+fn same_account(a: &JournalEntry<'_>, b: &JournalEntry<'_>) -> bool {
+    (a.bonus_type, a.user) == (b.bonus_type, b.user)
 }
 
-/// Moves every account once. Returns the asset, the user and the account's last transfer before this transaction, in
+/// Moves every account once. Returns the bonus type, the user and the account's last transfer before this transaction, in
 /// the order of the moves.
 fn add(
     session: &Session,
-    chained: &[Entry<'_>],
+    chained: &[JournalEntry<'_>],
     others: &BTreeMap<(i64, i64, i64), i64>,
 ) -> Result<Vec<(i64, i64, i64)>, LedgerError> {
-    let (mut kinds, mut assets, mut holders) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut kinds, mut bonus_types, mut holders) = (Vec::new(), Vec::new(), Vec::new());
     let (mut balances, mut lasts) = (Vec::new(), Vec::new());
     let mut users = 0;
     for group in chained.chunk_by(same_account) {
         let Some((last, user)) = group.last().and_then(|last| Some((last, last.user?))) else { continue };
         let sum = group.iter().try_fold(0_i64, |sum, one| sum.checked_add(one.change_of(USER)));
         kinds.push(small(USER)?);
-        assets.push(last.asset);
+        bonus_types.push(last.bonus_type);
         holders.push(user);
         balances.push(sum.ok_or_else(overflow)?);
         lasts.push(last.id);
@@ -211,7 +211,7 @@ fn add(
     }
     // Each writer has rows of its own; those that end where they began are left.
     let row = i64::try_from(session.slot() % ROWS).unwrap_or(0);
-    for ((asset, kind, holder), sum) in others.iter().filter(|(_, sum)| **sum != 0) {
+    for ((bonus_type, kind, holder), sum) in others.iter().filter(|(_, sum)| **sum != 0) {
         // A settlement's holder is its payer, and a campaign's account has one too, so their rows differ by kind.
         let (kind, holder) = match *kind {
             SETTLEMENT => (SETTLEMENT - row, *holder),
@@ -219,7 +219,7 @@ fn add(
             other => (other, 1 + row),
         };
         kinds.push(small(kind)?);
-        assets.push(*asset);
+        bonus_types.push(*bonus_type);
         holders.push(holder);
         balances.push(*sum);
         lasts.push(0);
@@ -227,7 +227,7 @@ fn add(
     if kinds.is_empty() {
         return Ok(Vec::new());
     }
-    let rows = session.query(ADD, &[&kinds, &assets, &holders, &balances, &lasts])?;
+    let rows = session.query(ADD, &[&kinds, &bonus_types, &holders, &balances, &lasts])?;
     rows.iter().take(users).map(|row| Ok((cell(row, 0)?, cell(row, 1)?, cell(row, 2)?))).collect()
 }
 

@@ -314,7 +314,7 @@ impl PgTx<'_> {
             }
             let transfer = self.number()?;
             let prev = accounts.add(key, -amount, transfer)?;
-            let payout = Payout { key: &own_key, user_id, asset: key.0, amount };
+            let payout = Payout { key: &own_key, user_id, bonus_type: key.0, amount };
             let entry = payout.hold(transfer, prev, time_ms);
             self.transfers.add_others(&entry)?;
             records.push(entry.into_owned());
@@ -428,7 +428,7 @@ impl PgTx<'_> {
             one.status = end.status();
             let Withdrawal { user_id, amount, .. } = one.withdrawal;
             let transfer = self.number()?;
-            let payout = Payout { key: &one.key, user_id, asset: *bonus_type, amount };
+            let payout = Payout { key: &one.key, user_id, bonus_type: *bonus_type, amount };
             let entry = match end {
                 End::Paid => payout.pay(transfer, time_ms),
                 End::Refused(_) => {

@@ -6,11 +6,11 @@ use super::transfers::Transfers;
 use super::{orders, query, withdrawals};
 use crate::acts::decision::{Standing, part};
 use crate::acts::perform::{of_json, to_json};
-use crate::acts::steps::{ActReads, ActSteps, BudgetNumbers, Moved, Movement, Payment};
+use crate::acts::steps::{ActReads, ActSteps, BudgetNumbers, Payment, Transfer, TransferOutcome};
 use crate::acts::{ActEnd, ActFilter, ActOutcome, Operator, Proposal, StoredAct};
 use crate::budget::{Take, hash};
 use crate::error::LedgerError;
-use crate::journal::{Account, BUDGET, Entry, USER};
+use crate::journal::{Account, BUDGET, JournalEntry, USER};
 use crate::key::{OrderId, WithdrawalId};
 use crate::model::{Awaits, Order};
 use crate::withdrawal::StoredWithdrawal;
@@ -255,7 +255,7 @@ impl ActSteps for SqliteTx<'_> {
              JOIN transfers t ON t.id = o.paid_by AND t.reference = o.order_key AND t.debit = ?2 WHERE o.order_key = ?1";
         let found = self.ledger.db.prepare_cached(sql)?.query_row(params![key, BUDGET], |row| {
             let payee = Account { kind: row.get(2)?, holder: row.get(3)? };
-            Ok(Payment { asset: row.get(0)?, budget_key: row.get(1)?, payee, amount: row.get(4)? })
+            Ok(Payment { bonus_type: row.get(0)?, budget_key: row.get(1)?, payee, amount: row.get(4)? })
         });
         Ok(found.optional()?)
     }
@@ -267,7 +267,7 @@ impl ActSteps for SqliteTx<'_> {
         bonus_type: &str,
     ) -> Result<BudgetNumbers, LedgerError> {
         let own = self.ledger.budget_keys.intern(&self.ledger.db, activity, scene, bonus_type)?;
-        Ok(BudgetNumbers { id: own.id, asset: own.bonus_type })
+        Ok(BudgetNumbers { id: own.id, bonus_type: own.bonus_type })
     }
 
     fn name_numbers(&mut self, activity: &str, bonus_type: &str) -> Result<Option<(i64, i64)>, LedgerError> {
@@ -281,31 +281,33 @@ impl ActSteps for SqliteTx<'_> {
         Ok(found.optional()?)
     }
 
-    fn move_money(&mut self, movement: &Movement<'_>) -> Result<Moved, LedgerError> {
-        let Movement { user_id, asset, debit, credit, reference, time_ms, .. } = *movement;
+    fn move_money(&mut self, transfer: &Transfer<'_>) -> Result<TransferOutcome, LedgerError> {
+        let Transfer { user_id, bonus_type, debit, credit, reference, time_ms, .. } = *transfer;
         let takes_from_user = debit.kind == USER;
-        let mut amount = movement.amount;
+        let mut amount = transfer.amount;
         if takes_from_user {
-            match part(self.balance_of(asset, user_id)?, amount, movement.take_what_is_there) {
+            match part(self.balance_of(bonus_type, user_id)?, amount, transfer.take_what_is_there) {
                 Ok(part) => amount = part,
-                Err(missing) => return Ok(Moved::Short(missing)),
+                Err(missing) => return Ok(TransferOutcome::Short(missing)),
             }
         }
-        match movement.budget {
+        match transfer.budget {
             Some(id) if debit.kind == BUDGET => {
-                if let Some(reason) = self.take_for_act(id, movement)? {
-                    return Ok(Moved::NoRoom(reason));
+                if let Some(reason) = self.take_for_act(id, transfer)? {
+                    return Ok(TransferOutcome::NoRoom(reason));
                 }
             }
             #[cfg(feature = "sabotage")]
             Some(_) if crate::sabotage::reversals_forget_budgets() => {}
-            Some(id) if !self.give_back_to_budget(id, reference, amount)? => return Ok(Moved::NotGiven),
+            Some(id) if !self.give_back_to_budget(id, reference, amount)? => {
+                return Ok(TransferOutcome::NotGiven);
+            }
             Some(_) | None => {}
         }
-        let entry = Entry {
+        let entry = JournalEntry {
             id: self.number(),
-            kind: movement.kind,
-            asset,
+            kind: transfer.kind,
+            bonus_type,
             debit,
             credit,
             amount,
@@ -315,14 +317,14 @@ impl ActSteps for SqliteTx<'_> {
             user: Some(user_id),
         };
         if takes_from_user {
-            let prev = self.last_of(asset, user_id)?;
-            self.record(&Entry { prev, ..entry })?;
+            let prev = self.last_of(bonus_type, user_id)?;
+            self.record(&JournalEntry { prev, ..entry })?;
         } else {
             let mut transfers = Transfers::default();
             transfers.push(entry)?;
             transfers.write(&self.ledger.db)?;
         }
-        Ok(Moved::Done(amount))
+        Ok(TransferOutcome::Done(amount))
     }
 
     fn set_frozen(
@@ -354,25 +356,25 @@ impl ActSteps for SqliteTx<'_> {
 }
 
 impl SqliteTx<'_> {
-    fn account(&self, sql: &'static str, asset: i64, user_id: i64) -> Result<i64, LedgerError> {
+    fn account(&self, sql: &'static str, bonus_type: i64, user_id: i64) -> Result<i64, LedgerError> {
         let found = self
             .ledger
             .db
             .prepare_cached(sql)?
-            .query_row([USER, asset, user_id], |row| row.get(0))
+            .query_row([USER, bonus_type, user_id], |row| row.get(0))
             .optional()?;
         Ok(found.unwrap_or(0))
     }
 
-    fn balance_of(&self, asset: i64, user_id: i64) -> Result<i64, LedgerError> {
+    fn balance_of(&self, bonus_type: i64, user_id: i64) -> Result<i64, LedgerError> {
         let sql = "SELECT balance FROM accounts WHERE kind = ?1 AND asset = ?2 AND holder = ?3";
-        self.account(sql, asset, user_id)
+        self.account(sql, bonus_type, user_id)
     }
 
-    fn last_of(&self, asset: i64, user_id: i64) -> Result<i64, LedgerError> {
+    fn last_of(&self, bonus_type: i64, user_id: i64) -> Result<i64, LedgerError> {
         self.account(
             "SELECT last FROM accounts WHERE kind = ?1 AND asset = ?2 AND holder = ?3",
-            asset,
+            bonus_type,
             user_id,
         )
     }
@@ -381,17 +383,17 @@ impl SqliteTx<'_> {
     fn take_for_act(
         &mut self,
         budget: i64,
-        movement: &Movement<'_>,
+        transfer: &Transfer<'_>,
     ) -> Result<Option<windfall_contract::accounts::Reason>, LedgerError> {
         let own = self.ledger.budget_keys.of_id(&self.ledger.db, budget)?;
         let order = Order {
-            trade_no: movement.reference,
-            user_id: movement.user_id,
+            trade_no: transfer.reference,
+            user_id: transfer.user_id,
             activity: "",
             scene: "",
             bonus_type: "",
-            amount: movement.amount,
-            time_ms: movement.time_ms,
+            amount: transfer.amount,
+            time_ms: transfer.time_ms,
         };
         self.take(&order, own, Take::Used)
     }

@@ -27,8 +27,8 @@ impl SqliteTx<'_> {
             .execute(params![budget_key, budget.rows()])?;
         db.prepare_cached("UPDATE programs SET budgeted = 1, strict = ?2 WHERE id = ?1")?
             .execute(params![budget_key, shards == 0])?;
-        let (activity_id, asset) = (own.activity, own.bonus_type);
-        self.fund(Funded { budget_key, activity: activity_id, asset, change: holds - before })?;
+        let change = holds - before;
+        self.fund(Funded { budget_key, activity: own.activity, bonus_type: own.bonus_type, change })?;
         self.ledger.budget_keys.clear();
         Ok((holds > total).then(|| BudgetRaised {
             activity: activity.into(),
@@ -50,7 +50,7 @@ impl SqliteTx<'_> {
             )?
             .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?
             .collect::<Result<Vec<(i64, String, i64, i64)>, _>>()?;
-        for (cap, _, activity, asset) in set.iter().filter(|one| !keep.contains(&one.1.as_str())) {
+        for (cap, _, activity, bonus_type) in set.iter().filter(|one| !keep.contains(&one.1.as_str())) {
             let shards = self.shards_of(*cap)?;
             let before = shards.sum().total;
             shards.adopt(0, 0);
@@ -59,7 +59,12 @@ impl SqliteTx<'_> {
             db.prepare_cached("DELETE FROM budget_shards WHERE program = ?1 AND shard >= 1")?
                 .execute([cap])?;
             db.prepare_cached("UPDATE programs SET budgeted = 0 WHERE id = ?1")?.execute([cap])?;
-            self.fund(Funded { budget_key: *cap, activity: *activity, asset: *asset, change: -before })?;
+            self.fund(Funded {
+                budget_key: *cap,
+                activity: *activity,
+                bonus_type: *bonus_type,
+                change: -before,
+            })?;
             self.ledger.budget_keys.clear();
         }
         Ok(())

@@ -141,7 +141,7 @@ fn row(row: &rusqlite::Row<'_>) -> Result<Row, rusqlite::Error> {
         at: id,
         id,
         kind: row.get(1)?,
-        asset: row.get(2)?,
+        bonus_type: row.get(2)?,
         debit: row.get(3)?,
         debit_holder: row.get(4)?,
         credit: row.get(5)?,
@@ -163,11 +163,12 @@ pub(crate) fn rows(db: &Connection, from_at: i64, to_at: i64, limit: i64) -> Res
 /// What the numbers in rows stand for.
 pub(crate) fn names(db: &Connection, rows: &[Row]) -> Result<Names, LedgerError> {
     let mut names = Names::of(rows);
-    let mut program = db.prepare_cached("SELECT activity, scene, asset FROM programs WHERE id = ?1")?;
-    for id in names.program_ids() {
-        let found = program.query_row([id], |row| Ok([row.get(0)?, row.get(1)?, row.get(2)?])).optional()?;
+    let mut budget_key = db.prepare_cached("SELECT activity, scene, asset FROM programs WHERE id = ?1")?;
+    for id in names.budget_key_ids() {
+        let found =
+            budget_key.query_row([id], |row| Ok([row.get(0)?, row.get(1)?, row.get(2)?])).optional()?;
         if let Some(found) = found {
-            names.set_program(id, found);
+            names.set_budget_key(id, found);
         }
     }
     let mut name = db.prepare_cached("SELECT name FROM names WHERE id = ?1")?;

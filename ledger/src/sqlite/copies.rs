@@ -41,7 +41,7 @@ pub(super) fn list(db: &Connection, how: &ListCopies) -> Result<Listing, LedgerE
         tx.commit()?;
     }
     let tx = begin(db)?;
-    let (next_ms, reference, program): (i64, String, i64) = tx
+    let (next_ms, reference, budget_key): (i64, String, i64) = tx
         .prepare_cached("SELECT next_ms, reference, program FROM order_copies_listing")?
         .query_row([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
     // One that is further away was set by a clock that was ahead.
@@ -53,11 +53,11 @@ pub(super) fn list(db: &Connection, how: &ListCopies) -> Result<Listing, LedgerE
             "SELECT order_key, program, created_ms FROM orders WHERE status = 0 AND created_ms <= ?1 \
              AND (order_key, program) > (?2, ?3) ORDER BY order_key, program LIMIT ?4",
         )?
-        .query_map(params![now_ms.saturating_sub(after_ms), reference, program, limit], |row| {
+        .query_map(params![now_ms.saturating_sub(after_ms), reference, budget_key, limit], |row| {
             Ok((row.get(0)?, row.get(1)?, row.get(2)?))
         })?
         .collect::<Result<_, _>>()?;
-    for (reference, program, created_ms) in &page {
+    for (reference, budget_key, created_ms) in &page {
         let age_ms = i64::try_from(now_ms.abs_diff(*created_ms)).unwrap_or(i64::MAX);
         let far_ms = now_ms.saturating_add(ahead_ms).saturating_add(age_ms.saturating_mul(2));
         tx.prepare_cached(
@@ -66,7 +66,7 @@ pub(super) fn list(db: &Connection, how: &ListCopies) -> Result<Listing, LedgerE
              WHERE next_write_ms > ?4",
         )?
         .execute(params![
-            program,
+            budget_key,
             reference,
             created_ms.saturating_add(after_ms),
             far_ms,
@@ -76,9 +76,9 @@ pub(super) fn list(db: &Connection, how: &ListCopies) -> Result<Listing, LedgerE
     let is_full = page.len() >= usize::try_from(limit).unwrap_or(usize::MAX);
     let last: Option<Last> = page.last().filter(|_| is_full).map(|last| (last.0.clone(), last.1));
     let next_ms = if is_full { now_ms } else { now_ms.saturating_add(pause_ms) };
-    let (reference, program) = last.unwrap_or_default();
+    let (reference, budget_key) = last.unwrap_or_default();
     tx.prepare_cached("UPDATE order_copies_listing SET next_ms = ?1, reference = ?2, program = ?3")?
-        .execute(params![next_ms, reference, program])?;
+        .execute(params![next_ms, reference, budget_key])?;
     tx.commit()?;
     Ok(Listing::Page(page.len() as u64))
 }
@@ -91,7 +91,7 @@ pub(super) fn keys(db: &Connection) -> Result<Vec<CopyKey>, LedgerError> {
     )?;
     let rows = statement.query_map([], |row| {
         Ok(CopyKey {
-            program: row.get(0)?,
+            budget_key: row.get(0)?,
             activity: row.get(1)?,
             scene: row.get(2)?,
             bonus_type: row.get(3)?,
@@ -103,14 +103,14 @@ pub(super) fn keys(db: &Connection) -> Result<Vec<CopyKey>, LedgerError> {
 pub(super) fn take(db: &Connection, which: &TakeCopies<'_>) -> Result<TakenCopies, LedgerError> {
     let tx = begin(db)?;
     let mut taken = TakenCopies::default();
-    for program in which.programs {
+    for budget_key in which.budget_keys {
         let left = u64::from(which.limit).saturating_sub(taken.due);
         let due: Vec<String> = tx
             .prepare_cached(
                 "SELECT reference FROM order_copies WHERE program = ?1 AND next_write_ms <= ?2 \
                  ORDER BY next_write_ms LIMIT ?3",
             )?
-            .query_map(params![program, which.due_ms, i64::try_from(left).unwrap_or(i64::MAX)], |row| {
+            .query_map(params![budget_key, which.due_ms, i64::try_from(left).unwrap_or(i64::MAX)], |row| {
                 row.get(0)
             })?
             .collect::<Result<_, _>>()?;
@@ -118,7 +118,7 @@ pub(super) fn take(db: &Connection, which: &TakeCopies<'_>) -> Result<TakenCopie
         for reference in due {
             let is_reserved = tx
                 .prepare_cached("SELECT 1 FROM orders WHERE order_key = ?1 AND program = ?2 AND status = 0")?
-                .query_row(params![reference, program], |_| Ok(()))
+                .query_row(params![reference, budget_key], |_| Ok(()))
                 .optional()?
                 .is_some();
             let order =
@@ -128,12 +128,12 @@ pub(super) fn take(db: &Connection, which: &TakeCopies<'_>) -> Result<TakenCopie
                     tx.prepare_cached(
                         "UPDATE order_copies SET next_write_ms = ?1 WHERE program = ?2 AND reference = ?3",
                     )?
-                    .execute(params![which.lease_ends_ms, program, reference])?;
-                    taken.orders.push(LostOrder { program: *program, order });
+                    .execute(params![which.lease_ends_ms, budget_key, reference])?;
+                    taken.orders.push(LostOrder { budget_key: *budget_key, order });
                 }
                 None => {
                     tx.prepare_cached("DELETE FROM order_copies WHERE program = ?1 AND reference = ?2")?
-                        .execute(params![program, reference])?;
+                        .execute(params![budget_key, reference])?;
                 }
             }
         }
@@ -148,7 +148,7 @@ pub(super) fn note(db: &Connection, written: &[WrittenCopy<'_>]) -> Result<(), L
         tx.prepare_cached(
             "UPDATE order_copies SET next_write_ms = ?1 WHERE program = ?2 AND reference = ?3",
         )?
-        .execute(params![one.next_write_ms, one.program, one.key])?;
+        .execute(params![one.next_write_ms, one.budget_key, one.key])?;
     }
     tx.commit()?;
     Ok(())

@@ -4,7 +4,7 @@ use super::acts::are_there;
 use super::state::SqliteTx;
 use crate::acts::correction::{Part, Selection, Survey, Totals};
 use crate::acts::perform::to_json;
-use crate::acts::steps::{ActSteps, CorrectionReads, CorrectionSteps, Moved, Movement, Payment};
+use crate::acts::steps::{ActSteps, CorrectionReads, CorrectionSteps, Payment, Transfer, TransferOutcome};
 use crate::acts::{ActEnd, ActOutcome, Operator, StoredAct};
 use crate::error::LedgerError;
 use crate::journal::USER;
@@ -161,8 +161,8 @@ impl CorrectionSteps for SqliteTx<'_> {
         Ok(found)
     }
 
-    fn take_back(&mut self, movements: &[Movement<'_>]) -> Result<Vec<Moved>, LedgerError> {
-        movements.iter().map(|movement| self.move_money(movement)).collect()
+    fn take_back(&mut self, transfers: &[Transfer<'_>]) -> Result<Vec<TransferOutcome>, LedgerError> {
+        transfers.iter().map(|transfer| self.move_money(transfer)).collect()
     }
 
     fn totals(&mut self, correction: i64) -> Result<Totals, LedgerError> {

@@ -305,7 +305,7 @@ impl SqliteTx<'_> {
         self.settle(id.trade_no, &row, credited)?;
         let Known { user_id, amount, budget_key, .. } = row.known;
         let own = self.ledger.budget_keys.of_id(&self.ledger.db, budget_key)?;
-        let money = Money { key: &row.key, user_id, budget_key, asset: own.bonus_type, amount };
+        let money = Money { key: &row.key, user_id, budget_key, bonus_type: own.bonus_type, amount };
         let (number, to) = (self.number(), row.known.payee());
         let took_ms = time_ms.saturating_sub(row.created_ms);
         let (paid_by, entry) = if credited {
@@ -344,6 +344,6 @@ impl<'a> Own<'_, 'a> {
     fn money(&self, stored: Option<&Row>) -> Money<'a> {
         let Order { trade_no, user_id, amount, .. } = *self.order;
         let key = if stored.is_some_and(|row| is_bare(&row.key)) { trade_no } else { self.key };
-        Money { key, user_id, budget_key: self.budget_key.id, asset: self.budget_key.bonus_type, amount }
+        Money { key, user_id, budget_key: self.budget_key.id, bonus_type: self.budget_key.bonus_type, amount }
     }
 }

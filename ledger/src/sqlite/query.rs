@@ -31,7 +31,7 @@ pub(super) fn accounts(db: &Connection, user_id: i64) -> Result<Vec<AccountEnd>,
     )?;
     let rows = statement.query_map([USER, user_id], |row| {
         Ok(AccountEnd {
-            asset: row.get(0)?,
+            bonus_type_id: row.get(0)?,
             bonus_type: row.get(1)?,
             balance: row.get(2)?,
             last: row.get(3)?,

@@ -17,11 +17,11 @@ impl StatementReads for Connection {
         query::accounts(self, user_id)
     }
 
-    fn chain(&self, asset: i64, from: i64, steps: usize) -> Result<Vec<ChainRow>, LedgerError> {
+    fn chain(&self, bonus_type_id: i64, from: i64, steps: usize) -> Result<Vec<ChainRow>, LedgerError> {
         let mut statement = self.prepare_cached(ROW)?;
         let (mut rows, mut id) = (Vec::new(), from);
         while rows.len() < steps && id != 0 {
-            let found = statement.query_row(params![id, asset, BUDGET], |row| {
+            let found = statement.query_row(params![id, bonus_type_id, BUDGET], |row| {
                 Ok(ChainRow {
                     id,
                     reference: row.get(0)?,

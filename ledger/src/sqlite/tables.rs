@@ -121,7 +121,7 @@ DROP TABLE accounts;
 ALTER TABLE accounts_2 RENAME TO accounts;
 ";
 
-/// Strict budgets, and combined ones: a program whose scene or asset has the empty name. Also the payer of an
+/// Strict budgets, and combined ones: a program whose scene or bonus type has the empty name. Also the payer of an
 /// order, and the version of the rules whose budgets are set: one row, or none yet.
 const V3: &str = "
 ALTER TABLE programs ADD COLUMN strict INTEGER NOT NULL DEFAULT 0;

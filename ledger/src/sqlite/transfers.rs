@@ -2,7 +2,7 @@
 
 use super::rows::insert_rows;
 use crate::error::LedgerError;
-use crate::journal::{Entry, USER};
+use crate::journal::{JournalEntry, USER};
 use rusqlite::{Connection, OptionalExtension, Statement};
 use std::collections::BTreeMap;
 
@@ -14,8 +14,8 @@ const HEAD: &str = "INSERT INTO transfers \
 /// Entries of one step. What they move is not written yet.
 #[derive(Debug, Default)]
 pub(crate) struct Transfers<'a> {
-    entries: Vec<Entry<'a>>,
-    /// The changes of accounts that belong to no user, by asset, kind and holder.
+    entries: Vec<JournalEntry<'a>>,
+    /// The changes of accounts that belong to no user, by bonus type, kind and holder.
     others: BTreeMap<(i64, i64, i64), i64>,
 }
 
@@ -25,9 +25,9 @@ impl<'a> Transfers<'a> {
     }
 
     /// Adds an entry. Numbers must grow from call to call; otherwise the rows are inserted out of order.
-    pub fn push(&mut self, entry: Entry<'a>) -> Result<(), LedgerError> {
+    pub fn push(&mut self, entry: JournalEntry<'a>) -> Result<(), LedgerError> {
         for (account, change) in entry.others() {
-            let sum = self.others.entry((entry.asset, account.kind, account.holder)).or_default();
+            let sum = self.others.entry((entry.bonus_type, account.kind, account.holder)).or_default();
             *sum = sum.checked_add(change).ok_or_else(overflow)?;
         }
         self.entries.push(entry);
@@ -36,15 +36,15 @@ impl<'a> Transfers<'a> {
 
     /// Writes accounts and entries.
     pub fn write(mut self, db: &Connection) -> Result<(), LedgerError> {
-        self.entries.sort_unstable_by_key(|one| (one.asset, one.user, one.id));
+        self.entries.sort_unstable_by_key(|one| (one.bonus_type, one.user, one.id));
         let mut read =
             db.prepare_cached("SELECT last FROM accounts WHERE kind = ?1 AND asset = ?2 AND holder = ?3")?;
         let mut add = db.prepare_cached(ADD)?;
-        for group in self.entries.chunk_by_mut(|a, b| (a.asset, a.user) == (b.asset, b.user)) {
+        for group in self.entries.chunk_by_mut(|a, b| (a.bonus_type, a.user) == (b.bonus_type, b.user)) {
             move_user(&mut read, &mut add, group)?;
         }
-        for ((asset, kind, holder), change) in &self.others {
-            add.execute([*kind, *asset, *holder, *change, 0])?;
+        for ((bonus_type, kind, holder), change) in &self.others {
+            add.execute([*kind, *bonus_type, *holder, *change, 0])?;
         }
         self.entries.sort_unstable_by_key(|one| one.id);
         insert(db, &self.entries)
@@ -52,13 +52,13 @@ impl<'a> Transfers<'a> {
 }
 
 /// Appends entries to the journal; their accounts are moved by the caller.
-pub(crate) fn insert(db: &Connection, entries: &[Entry<'_>]) -> Result<(), LedgerError> {
+pub(crate) fn insert(db: &Connection, entries: &[JournalEntry<'_>]) -> Result<(), LedgerError> {
     for chunk in entries.chunks(CHUNK) {
         insert_rows(db, HEAD, COLUMNS, "", chunk.len(), |row, bind| {
             let one = &chunk[row];
             bind.int(one.id)?;
             bind.int(one.kind.code())?;
-            bind.int(one.asset)?;
+            bind.int(one.bonus_type)?;
             bind.int(one.debit.kind)?;
             bind.int(one.debit.holder)?;
             bind.int(one.credit.kind)?;
@@ -82,19 +82,19 @@ pub(crate) const ADD: &str = "INSERT INTO accounts (kind, asset, holder, balance
 fn move_user(
     read: &mut Statement<'_>,
     add: &mut Statement<'_>,
-    group: &mut [Entry<'_>],
+    group: &mut [JournalEntry<'_>],
 ) -> Result<(), LedgerError> {
-    let Some((asset, Some(user_id))) = group.first().map(|one| (one.asset, one.user)) else {
+    let Some((bonus_type, Some(user_id))) = group.first().map(|one| (one.bonus_type, one.user)) else {
         return Ok(());
     };
-    let mut last = read.query_row([USER, asset, user_id], |row| row.get(0)).optional()?.unwrap_or(0);
+    let mut last = read.query_row([USER, bonus_type, user_id], |row| row.get(0)).optional()?.unwrap_or(0);
     let mut sum = 0_i64;
     for one in group {
         sum = sum.checked_add(one.change_of(USER)).ok_or_else(overflow)?;
         one.prev = last;
         last = one.id;
     }
-    add.execute([USER, asset, user_id, sum, last])?;
+    add.execute([USER, bonus_type, user_id, sum, last])?;
     Ok(())
 }
 

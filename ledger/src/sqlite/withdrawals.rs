@@ -4,7 +4,7 @@ use super::state::{Connected, SqliteTx};
 use super::{acts, transfers};
 use crate::error::LedgerError;
 use crate::held::HeldByTime;
-use crate::journal::{Entry, Payout, USER};
+use crate::journal::{JournalEntry, Payout, USER};
 use crate::key::{WithdrawalId, keys_of, number_of};
 use crate::model::Finish;
 use crate::withdrawal::{
@@ -176,7 +176,7 @@ impl SqliteTx<'_> {
              VALUES (?1, ?2, ?3, ?4, ?5, '', ?6, ?7, NULL, ?8)",
         )?
         .execute(params![key, user_id, bonus_type, amount, held, payer, time_ms, payer_key(id, &self.tenant)])?;
-        let payout = Payout { key: &key, user_id, asset: bonus_type, amount };
+        let payout = Payout { key: &key, user_id, bonus_type, amount };
         let entry = payout.hold(self.number(), prev, time_ms);
         self.record(&entry)?;
         Ok(HoldOutcome::Held)
@@ -201,7 +201,7 @@ impl SqliteTx<'_> {
             "UPDATE withdrawals SET status = ?2, reason = ?3, decided_ms = ?4 WHERE withdrawal_key = ?1",
         )?
         .execute(params![stored.key, end.status().code(), end.reason(), time_ms])?;
-        let payout = Payout { key: &stored.key, user_id, asset: bonus_type, amount };
+        let payout = Payout { key: &stored.key, user_id, bonus_type, amount };
         let entry = match end {
             End::Paid => payout.pay(self.number(), time_ms),
             End::Refused(_) => {
@@ -215,9 +215,9 @@ impl SqliteTx<'_> {
         Ok(Finish::Done)
     }
 
-    /// Appends a movement and moves its accounts. A user's account must be there, and the table's CHECK keeps it from
+    /// Appends an entry and moves its accounts. A user's account must be there, and the table's CHECK keeps it from
     /// going below 0.
-    pub(super) fn record(&self, entry: &Entry<'_>) -> Result<(), LedgerError> {
+    pub(super) fn record(&self, entry: &JournalEntry<'_>) -> Result<(), LedgerError> {
         let db = &self.ledger.db;
         if let Some(user_id) = entry.user {
             let changed = db
@@ -225,13 +225,13 @@ impl SqliteTx<'_> {
                     "UPDATE accounts SET balance = balance + ?4, last = ?5 \
                      WHERE kind = ?1 AND asset = ?2 AND holder = ?3",
                 )?
-                .execute([USER, entry.asset, user_id, entry.change_of(USER), entry.id])?;
+                .execute([USER, entry.bonus_type, user_id, entry.change_of(USER), entry.id])?;
             if changed != 1 {
                 return Err(LedgerError::Damaged(format!("the account of user {user_id} is missing")));
             }
         }
         for (account, change) in entry.others() {
-            let own = [account.kind, entry.asset, account.holder, change, 0];
+            let own = [account.kind, entry.bonus_type, account.holder, change, 0];
             db.prepare_cached(transfers::ADD)?.execute(own)?;
         }
         transfers::insert(db, std::slice::from_ref(entry))

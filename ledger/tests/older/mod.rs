@@ -63,9 +63,9 @@ pub enum Done {
 /// A budget key, as numbers.
 #[derive(Debug, Clone, Copy)]
 struct Key {
-    program: i64,
+    budget_key: i64,
     activity: i64,
-    asset: i64,
+    bonus_type: i64,
 }
 
 /// A connection of such a process.
@@ -87,7 +87,7 @@ impl OlderProcess {
             client.batch_execute(&format!("SET search_path = {schema}; SET lock_timeout = '20s'")).await.unwrap();
             let key = "SELECT p.id, p.activity, p.asset FROM programs p JOIN names n ON n.id = p.asset WHERE n.name = 'cash'";
             let key = client.query_one(key, &[]).await.unwrap();
-            let key = Key { program: key.get(0), activity: key.get(1), asset: key.get(2) };
+            let key = Key { budget_key: key.get(0), activity: key.get(1), bonus_type: key.get(2) };
             (client, io, key)
         });
         Self { runtime, client, io, key, row }
@@ -132,8 +132,8 @@ impl OlderProcess {
                 [&vec![trade_no], &vec![status], &vec![reason], &vec![id], &vec![9_i64], &vec![None::<&str>]];
             tx.execute(CHANGE, &params).await?;
             let used = if credited { amount } else { 0 };
-            tx.query(LOCK_SHARDS, &[&key.program]).await?;
-            assert_eq!(tx.execute(SETTLE, &[&key.program, &amount, &used]).await?, 1, "it is reserved");
+            tx.query(LOCK_SHARDS, &[&key.budget_key]).await?;
+            assert_eq!(tx.execute(SETTLE, &[&key.budget_key, &amount, &used]).await?, 1, "it is reserved");
             if credited {
                 pay(tx, key, row, id, trade_no, user, amount).await?;
             }
@@ -148,7 +148,7 @@ impl OlderProcess {
             let params: [&(dyn ToSql + Sync); 7] = [
                 &vec![withdrawal],
                 &vec![user],
-                &vec![key.asset],
+                &vec![key.bonus_type],
                 &vec![amount],
                 &vec![1_000_i64],
                 &vec![""],
@@ -157,7 +157,9 @@ impl OlderProcess {
             if tx.query(HOLD, &params).await?.is_empty() {
                 return Ok(false);
             }
-            let Some(account) = tx.query_opt(ACCOUNT, &[&key.asset, &user]).await? else { return Ok(false) };
+            let Some(account) = tx.query_opt(ACCOUNT, &[&key.bonus_type, &user]).await? else {
+                return Ok(false);
+            };
             let (balance, last): (i64, i64) = (account.get(0), account.get(1));
             if balance < amount {
                 return Ok(false);
@@ -182,7 +184,7 @@ impl OlderProcess {
             tx.execute(END, &[&vec![withdrawal], &vec![status], &vec!["no"], &2_000_i64]).await?;
             let mut last = 0;
             if !paid {
-                let account = tx.query_one(ACCOUNT, &[&key.asset, &user]).await?;
+                let account = tx.query_one(ACCOUNT, &[&key.bonus_type, &user]).await?;
                 last = account.get(1);
                 moved(tx, key, user, account.get::<_, i64>(0) + amount, id).await?;
             }
@@ -293,7 +295,7 @@ async fn insert(
     let params: [&(dyn ToSql + Sync); 10] = [
         &vec![trade_no],
         &vec![user],
-        &vec![key.program],
+        &vec![key.budget_key],
         &vec![amount],
         &vec![transfer],
         &vec![1_000_i64],
@@ -306,7 +308,8 @@ async fn insert(
 }
 
 async fn take(tx: &Transaction<'_>, key: Key, row: i64, used: i64, reserved: i64) -> Result<usize, Error> {
-    let params: [&(dyn ToSql + Sync); 4] = [&vec![key.program], &vec![row % 4], &vec![used], &vec![reserved]];
+    let params: [&(dyn ToSql + Sync); 4] =
+        [&vec![key.budget_key], &vec![row % 4], &vec![used], &vec![reserved]];
     Ok(tx.query(TAKE, &params).await?.len())
 }
 
@@ -314,9 +317,9 @@ async fn take(tx: &Transaction<'_>, key: Key, row: i64, used: i64, reserved: i64
 async fn add(tx: &Transaction<'_>, key: Key, accounts: &[(i16, i64, i64, i64)]) -> Result<i64, Error> {
     let column = |of: fn(&(i16, i64, i64, i64)) -> i64| accounts.iter().map(of).collect::<Vec<i64>>();
     let kinds: Vec<i16> = accounts.iter().map(|one| one.0).collect();
-    let assets = vec![key.asset; accounts.len()];
+    let bonus_types = vec![key.bonus_type; accounts.len()];
     let params: [&(dyn ToSql + Sync); 5] =
-        [&kinds, &assets, &column(|one| one.1), &column(|one| one.2), &column(|one| one.3)];
+        [&kinds, &bonus_types, &column(|one| one.1), &column(|one| one.2), &column(|one| one.3)];
     Ok(tx.query(ADD, &params).await?[0].get(2))
 }
 
@@ -335,7 +338,7 @@ async fn pay(
         &vec![id],
         &vec![trade_no],
         &vec![user],
-        &vec![key.program],
+        &vec![key.budget_key],
         &vec![amount],
         &vec![prev],
         &vec![1_000_i64],
@@ -344,7 +347,7 @@ async fn pay(
 }
 
 async fn moved(tx: &Transaction<'_>, key: Key, user: i64, balance: i64, last: i64) -> Result<(), Error> {
-    let params: [&(dyn ToSql + Sync); 4] = [&vec![key.asset], &vec![user], &vec![balance], &vec![last]];
+    let params: [&(dyn ToSql + Sync); 4] = [&vec![key.bonus_type], &vec![user], &vec![balance], &vec![last]];
     tx.execute(MOVE, &params).await.map(drop)
 }
 
@@ -362,7 +365,7 @@ async fn record(
         &vec![withdrawal],
         &vec![kind],
         &vec![user],
-        &vec![key.asset],
+        &vec![key.bonus_type],
         &vec![amount],
         &vec![prev],
         &vec![1_000_i64],
