@@ -587,7 +587,7 @@ type JobSpec struct {
 	Destination isJobSpec_Destination `protobuf_oneof:"destination"`
 	// What its runs get, at most 16,384 bytes.
 	Params string `protobuf:"bytes,8,opt,name=params,proto3" json:"params,omitempty"`
-	// Seconds within which a run must be reported as over, 1 to 86,400. 0 stands for 300.
+	// Seconds within which a run must be reported as over, 1 to 86,400. 0 stands for 300, unless `no_timeout` is set.
 	TimeoutS uint32 `protobuf:"varint,9,opt,name=timeout_s,json=timeoutS,proto3" json:"timeout_s,omitempty"`
 	// What happens after a failed run. Left out: it is not tried again.
 	Retries *JobRetries `protobuf:"bytes,10,opt,name=retries,proto3" json:"retries,omitempty"`
@@ -598,14 +598,17 @@ type JobSpec struct {
 	Block      JobBlock    `protobuf:"varint,13,opt,name=block,proto3,enum=windfall.v1.JobBlock" json:"block,omitempty"`
 	Delivery   JobDelivery `protobuf:"varint,14,opt,name=delivery,proto3,enum=windfall.v1.JobDelivery" json:"delivery,omitempty"`
 	Priority   JobPriority `protobuf:"varint,15,opt,name=priority,proto3,enum=windfall.v1.JobPriority" json:"priority,omitempty"`
-	// Names of jobs of the same tenant that are run once when a run has succeeded, at most 16.
+	// Names of jobs of the same tenant that are run once when a run has succeeded, at most 16. None of them may be this job, or
+	// lead to it by its own children.
 	Children []string `protobuf:"bytes,16,rep,name=children,proto3" json:"children,omitempty"`
 	// No occurrence before this. 0: no such bound.
 	StartsMs uint64 `protobuf:"varint,17,opt,name=starts_ms,json=startsMs,proto3" json:"starts_ms,omitempty"`
 	// No occurrence after this. 0: no such bound.
 	EndsMs uint64 `protobuf:"varint,18,opt,name=ends_ms,json=endsMs,proto3" json:"ends_ms,omitempty"`
 	// Whom an alert about it is for. It is shown with the job; no mail is sent.
-	AlarmEmail    string `protobuf:"bytes,19,opt,name=alarm_email,json=alarmEmail,proto3" json:"alarm_email,omitempty"`
+	AlarmEmail string `protobuf:"bytes,19,opt,name=alarm_email,json=alarmEmail,proto3" json:"alarm_email,omitempty"`
+	// A run may take as long as it needs, and `timeout_s` is 0. Its report is waited for for 30 days.
+	NoTimeout     bool `protobuf:"varint,20,opt,name=no_timeout,json=noTimeout,proto3" json:"no_timeout,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -799,6 +802,13 @@ func (x *JobSpec) GetAlarmEmail() string {
 		return x.AlarmEmail
 	}
 	return ""
+}
+
+func (x *JobSpec) GetNoTimeout() bool {
+	if x != nil {
+		return x.NoTimeout
+	}
+	return false
 }
 
 type isJobSpec_Schedule interface {
@@ -1279,10 +1289,12 @@ type Job struct {
 	// The last occurrence that was decided; 0: none.
 	LastMs uint64 `protobuf:"varint,7,opt,name=last_ms,json=lastMs,proto3" json:"last_ms,omitempty"`
 	// Occurrences that the misfire strategy left out, since the job was made.
-	Missed        uint64     `protobuf:"varint,8,opt,name=missed,proto3" json:"missed,omitempty"`
-	Change        *JobChange `protobuf:"bytes,9,opt,name=change,proto3" json:"change,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Missed uint64     `protobuf:"varint,8,opt,name=missed,proto3" json:"missed,omitempty"`
+	Change *JobChange `protobuf:"bytes,9,opt,name=change,proto3" json:"change,omitempty"`
+	// In the answer to a put: children that are not there. They are started only if somebody makes them.
+	MissingChildren []string `protobuf:"bytes,10,rep,name=missing_children,json=missingChildren,proto3" json:"missing_children,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Job) Reset() {
@@ -1374,6 +1386,13 @@ func (x *Job) GetMissed() uint64 {
 func (x *Job) GetChange() *JobChange {
 	if x != nil {
 		return x.Change
+	}
+	return nil
+}
+
+func (x *Job) GetMissingChildren() []string {
+	if x != nil {
+		return x.MissingChildren
 	}
 	return nil
 }
@@ -2918,7 +2937,9 @@ func (x *KillRunRequest) GetRun() uint64 {
 }
 
 type KillRunReply struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The run was over before: nothing was ended, and no executor was asked.
+	WasOver       bool `protobuf:"varint,1,opt,name=was_over,json=wasOver,proto3" json:"was_over,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2951,6 +2972,13 @@ func (x *KillRunReply) ProtoReflect() protoreflect.Message {
 // Deprecated: Use KillRunReply.ProtoReflect.Descriptor instead.
 func (*KillRunReply) Descriptor() ([]byte, []int) {
 	return file_windfall_v1_jobs_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *KillRunReply) GetWasOver() bool {
+	if x != nil {
+		return x.WasOver
+	}
+	return false
 }
 
 type RunLogRequest struct {
@@ -3741,7 +3769,7 @@ type ExecutorRun struct {
 	Handler      string   `protobuf:"bytes,4,opt,name=handler,proto3" json:"handler,omitempty"`
 	Params       string   `protobuf:"bytes,5,opt,name=params,proto3" json:"params,omitempty"`
 	Block        JobBlock `protobuf:"varint,6,opt,name=block,proto3,enum=windfall.v1.JobBlock" json:"block,omitempty"`
-	// Seconds within which it must be reported.
+	// Seconds within which it must be reported; 0: it may take as long as it needs.
 	TimeoutS uint32 `protobuf:"varint,7,opt,name=timeout_s,json=timeoutS,proto3" json:"timeout_s,omitempty"`
 	DueMs    uint64 `protobuf:"varint,8,opt,name=due_ms,json=dueMs,proto3" json:"due_ms,omitempty"`
 	// 1 at the first attempt.
@@ -4346,7 +4374,10 @@ type KillJobRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	App   string                 `protobuf:"bytes,1,opt,name=app,proto3" json:"app,omitempty"`
 	// The job's number.
-	Job           uint64 `protobuf:"varint,2,opt,name=job,proto3" json:"job,omitempty"`
+	Job uint64 `protobuf:"varint,2,opt,name=job,proto3" json:"job,omitempty"`
+	// The number of the run that is to end: other runs of the job that go or wait here are not meant. Schedulers of an earlier
+	// version leave it out: 0 means all runs of the job.
+	Run           uint64 `protobuf:"varint,3,opt,name=run,proto3" json:"run,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4391,6 +4422,13 @@ func (x *KillJobRequest) GetApp() string {
 func (x *KillJobRequest) GetJob() uint64 {
 	if x != nil {
 		return x.Job
+	}
+	return 0
+}
+
+func (x *KillJobRequest) GetRun() uint64 {
+	if x != nil {
+		return x.Run
 	}
 	return 0
 }
@@ -4505,7 +4543,7 @@ var File_windfall_v1_jobs_proto protoreflect.FileDescriptor
 
 const file_windfall_v1_jobs_proto_rawDesc = "" +
 	"\n" +
-	"\x16windfall/v1/jobs.proto\x12\vwindfall.v1\"\xe4\x06\n" +
+	"\x16windfall/v1/jobs.proto\x12\vwindfall.v1\"\x83\a\n" +
 	"\aJobSpec\x12/\n" +
 	"\x04cron\x18\x01 \x01(\v2\x19.windfall.v1.CronScheduleH\x00R\x04cron\x127\n" +
 	"\n" +
@@ -4530,7 +4568,9 @@ const file_windfall_v1_jobs_proto_rawDesc = "" +
 	"\tstarts_ms\x18\x11 \x01(\x04R\bstartsMs\x12\x17\n" +
 	"\aends_ms\x18\x12 \x01(\x04R\x06endsMs\x12\x1f\n" +
 	"\valarm_email\x18\x13 \x01(\tR\n" +
-	"alarmEmailB\n" +
+	"alarmEmail\x12\x1d\n" +
+	"\n" +
+	"no_timeout\x18\x14 \x01(\bR\tnoTimeoutB\n" +
 	"\n" +
 	"\bscheduleB\r\n" +
 	"\vdestination\"B\n" +
@@ -4559,7 +4599,7 @@ const file_windfall_v1_jobs_proto_rawDesc = "" +
 	"JobRetries\x12\x10\n" +
 	"\x03max\x18\x01 \x01(\rR\x03max\x12\x17\n" +
 	"\await_ms\x18\x02 \x01(\x04R\x06waitMs\x12\x1e\n" +
-	"\vwait_max_ms\x18\x03 \x01(\x04R\twaitMaxMs\"\x87\x02\n" +
+	"\vwait_max_ms\x18\x03 \x01(\x04R\twaitMaxMs\"\xb2\x02\n" +
 	"\x03Job\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x04R\x06number\x12\x18\n" +
@@ -4569,7 +4609,9 @@ const file_windfall_v1_jobs_proto_rawDesc = "" +
 	"\anext_ms\x18\x06 \x01(\x04R\x06nextMs\x12\x17\n" +
 	"\alast_ms\x18\a \x01(\x04R\x06lastMs\x12\x16\n" +
 	"\x06missed\x18\b \x01(\x04R\x06missed\x12.\n" +
-	"\x06change\x18\t \x01(\v2\x16.windfall.v1.JobChangeR\x06change\"B\n" +
+	"\x06change\x18\t \x01(\v2\x16.windfall.v1.JobChangeR\x06change\x12)\n" +
+	"\x10missing_children\x18\n" +
+	" \x03(\tR\x0fmissingChildren\"B\n" +
 	"\tJobChange\x12\x13\n" +
 	"\x05at_ms\x18\x01 \x01(\x04R\x04atMs\x12\x0e\n" +
 	"\x02by\x18\x02 \x01(\tR\x02by\x12\x10\n" +
@@ -4678,8 +4720,9 @@ const file_windfall_v1_jobs_proto_rawDesc = "" +
 	"\rRunAgainReply\":\n" +
 	"\x0eKillRunRequest\x12\x16\n" +
 	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x10\n" +
-	"\x03run\x18\x02 \x01(\x04R\x03run\"\x0e\n" +
-	"\fKillRunReply\"V\n" +
+	"\x03run\x18\x02 \x01(\x04R\x03run\")\n" +
+	"\fKillRunReply\x12\x19\n" +
+	"\bwas_over\x18\x01 \x01(\bR\awasOver\"V\n" +
 	"\rRunLogRequest\x12\x16\n" +
 	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x10\n" +
 	"\x03run\x18\x02 \x01(\x04R\x03run\x12\x1b\n" +
@@ -4764,10 +4807,11 @@ const file_windfall_v1_jobs_proto_rawDesc = "" +
 	"\x03app\x18\x01 \x01(\tR\x03app\x12\x10\n" +
 	"\x03job\x18\x02 \x01(\x04R\x03job\"(\n" +
 	"\rIdleBeatReply\x12\x17\n" +
-	"\ais_idle\x18\x01 \x01(\bR\x06isIdle\"4\n" +
+	"\ais_idle\x18\x01 \x01(\bR\x06isIdle\"F\n" +
 	"\x0eKillJobRequest\x12\x10\n" +
 	"\x03app\x18\x01 \x01(\tR\x03app\x12\x10\n" +
-	"\x03job\x18\x02 \x01(\x04R\x03job\"\x0e\n" +
+	"\x03job\x18\x02 \x01(\x04R\x03job\x12\x10\n" +
+	"\x03run\x18\x03 \x01(\x04R\x03run\"\x0e\n" +
 	"\fKillJobReply\"h\n" +
 	"\x0eReadLogRequest\x12\x10\n" +
 	"\x03app\x18\x01 \x01(\tR\x03app\x12\x10\n" +

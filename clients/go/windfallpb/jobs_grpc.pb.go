@@ -884,7 +884,7 @@ type ExecutorClient interface {
 	Beat(ctx context.Context, in *BeatRequest, opts ...grpc.CallOption) (*BeatReply, error)
 	// Whether no run of a job goes or waits here.
 	IdleBeat(ctx context.Context, in *IdleBeatRequest, opts ...grpc.CallOption) (*IdleBeatReply, error)
-	// Ends the runs of a job that go or wait here. Their ends need not be reported.
+	// Ends a run that goes or waits here. Its end need not be reported.
 	Kill(ctx context.Context, in *KillJobRequest, opts ...grpc.CallOption) (*KillJobReply, error)
 	// Reads lines that a run wrote.
 	Log(ctx context.Context, in *ReadLogRequest, opts ...grpc.CallOption) (*RunLogReply, error)
@@ -963,7 +963,7 @@ type ExecutorServer interface {
 	Beat(context.Context, *BeatRequest) (*BeatReply, error)
 	// Whether no run of a job goes or waits here.
 	IdleBeat(context.Context, *IdleBeatRequest) (*IdleBeatReply, error)
-	// Ends the runs of a job that go or wait here. Their ends need not be reported.
+	// Ends a run that goes or waits here. Its end need not be reported.
 	Kill(context.Context, *KillJobRequest) (*KillJobReply, error)
 	// Reads lines that a run wrote.
 	Log(context.Context, *ReadLogRequest) (*RunLogReply, error)

@@ -162,7 +162,7 @@ export interface JobSpec {
     | undefined;
   /** What its runs get, at most 16,384 bytes. */
   params: string;
-  /** Seconds within which a run must be reported as over, 1 to 86,400. 0 stands for 300. */
+  /** Seconds within which a run must be reported as over, 1 to 86,400. 0 stands for 300, unless `no_timeout` is set. */
   timeoutS: number;
   /** What happens after a failed run. Left out: it is not tried again. */
   retries:
@@ -175,7 +175,10 @@ export interface JobSpec {
   block: JobBlock;
   delivery: JobDelivery;
   priority: JobPriority;
-  /** Names of jobs of the same tenant that are run once when a run has succeeded, at most 16. */
+  /**
+   * Names of jobs of the same tenant that are run once when a run has succeeded, at most 16. None of them may be this job, or
+   * lead to it by its own children.
+   */
   children: string[];
   /** No occurrence before this. 0: no such bound. */
   startsMs: bigint;
@@ -183,6 +186,8 @@ export interface JobSpec {
   endsMs: bigint;
   /** Whom an alert about it is for. It is shown with the job; no mail is sent. */
   alarmEmail: string;
+  /** A run may take as long as it needs, and `timeout_s` is 0. Its report is waited for for 30 days. */
+  noTimeout: boolean;
 }
 
 export interface CronSchedule {
@@ -251,7 +256,11 @@ export interface Job {
   lastMs: bigint;
   /** Occurrences that the misfire strategy left out, since the job was made. */
   missed: bigint;
-  change: JobChange | undefined;
+  change:
+    | JobChange
+    | undefined;
+  /** In the answer to a put: children that are not there. They are started only if somebody makes them. */
+  missingChildren: string[];
 }
 
 /** Who made a version of a job, when and why. */
@@ -449,6 +458,8 @@ export interface KillRunRequest {
 }
 
 export interface KillRunReply {
+  /** The run was over before: nothing was ended, and no executor was asked. */
+  wasOver: boolean;
 }
 
 export interface RunLogRequest {
@@ -563,7 +574,7 @@ export interface ExecutorRun {
   handler: string;
   params: string;
   block: JobBlock;
-  /** Seconds within which it must be reported. */
+  /** Seconds within which it must be reported; 0: it may take as long as it needs. */
   timeoutS: number;
   dueMs: bigint;
   /** 1 at the first attempt. */
@@ -631,6 +642,11 @@ export interface KillJobRequest {
   app: string;
   /** The job's number. */
   job: bigint;
+  /**
+   * The number of the run that is to end: other runs of the job that go or wait here are not meant. Schedulers of an earlier
+   * version leave it out: 0 means all runs of the job.
+   */
+  run: bigint;
 }
 
 export interface KillJobReply {
@@ -661,6 +677,7 @@ function createBaseJobSpec(): JobSpec {
     startsMs: 0n,
     endsMs: 0n,
     alarmEmail: "",
+    noTimeout: false,
   };
 }
 
@@ -732,6 +749,9 @@ export const JobSpec: MessageFns<JobSpec> = {
     }
     if (message.alarmEmail !== "") {
       writer.uint32(154).string(message.alarmEmail);
+    }
+    if (message.noTimeout !== false) {
+      writer.uint32(160).bool(message.noTimeout);
     }
     return writer;
   },
@@ -901,6 +921,14 @@ export const JobSpec: MessageFns<JobSpec> = {
             message.alarmEmail = reader.string();
             continue;
           }
+          case 20: {
+            if (tag !== 160) {
+              break;
+            }
+
+            message.noTimeout = reader.bool();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -978,6 +1006,7 @@ export const JobSpec: MessageFns<JobSpec> = {
     message.startsMs = (object.startsMs !== undefined && object.startsMs !== null) ? BigInt(object.startsMs) : 0n;
     message.endsMs = (object.endsMs !== undefined && object.endsMs !== null) ? BigInt(object.endsMs) : 0n;
     message.alarmEmail = object.alarmEmail ?? "";
+    message.noTimeout = object.noTimeout ?? false;
     return message;
   },
 };
@@ -1540,6 +1569,7 @@ function createBaseJob(): Job {
     lastMs: 0n,
     missed: 0n,
     change: undefined,
+    missingChildren: [],
   };
 }
 
@@ -1586,6 +1616,9 @@ export const Job: MessageFns<Job> = {
     }
     if (message.change !== undefined) {
       JobChange.encode(message.change, writer.uint32(74).fork()).join();
+    }
+    for (const v of message.missingChildren) {
+      writer.uint32(82).string(v!);
     }
     return writer;
   },
@@ -1675,6 +1708,14 @@ export const Job: MessageFns<Job> = {
             message.change = JobChange.decode(reader, reader.uint32());
             continue;
           }
+          case 10: {
+            if (tag !== 82) {
+              break;
+            }
+
+            message.missingChildren.push(reader.string());
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1703,6 +1744,7 @@ export const Job: MessageFns<Job> = {
     message.change = (object.change !== undefined && object.change !== null)
       ? JobChange.fromPartial(object.change)
       : undefined;
+    message.missingChildren = object.missingChildren?.map((e) => e) || [];
     return message;
   },
 };
@@ -3720,11 +3762,14 @@ export const KillRunRequest: MessageFns<KillRunRequest> = {
 };
 
 function createBaseKillRunReply(): KillRunReply {
-  return {};
+  return { wasOver: false };
 }
 
 export const KillRunReply: MessageFns<KillRunReply> = {
-  encode(_: KillRunReply, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+  encode(message: KillRunReply, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.wasOver !== false) {
+      writer.uint32(8).bool(message.wasOver);
+    }
     return writer;
   },
 
@@ -3741,6 +3786,14 @@ export const KillRunReply: MessageFns<KillRunReply> = {
       while (reader.pos < end) {
         const tag = reader.uint32();
         switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 8) {
+              break;
+            }
+
+            message.wasOver = reader.bool();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -3756,8 +3809,9 @@ export const KillRunReply: MessageFns<KillRunReply> = {
   create(base?: DeepPartial<KillRunReply>): KillRunReply {
     return KillRunReply.fromPartial(base ?? {});
   },
-  fromPartial(_: DeepPartial<KillRunReply>): KillRunReply {
+  fromPartial(object: DeepPartial<KillRunReply>): KillRunReply {
     const message = createBaseKillRunReply();
+    message.wasOver = object.wasOver ?? false;
     return message;
   },
 };
@@ -5541,7 +5595,7 @@ export const IdleBeatReply: MessageFns<IdleBeatReply> = {
 };
 
 function createBaseKillJobRequest(): KillJobRequest {
-  return { app: "", job: 0n };
+  return { app: "", job: 0n, run: 0n };
 }
 
 export const KillJobRequest: MessageFns<KillJobRequest> = {
@@ -5554,6 +5608,12 @@ export const KillJobRequest: MessageFns<KillJobRequest> = {
         throw new globalThis.Error("value provided for field message.job of type uint64 too large");
       }
       writer.uint32(16).uint64(message.job);
+    }
+    if (message.run !== 0n) {
+      if (BigInt.asUintN(64, message.run) !== message.run) {
+        throw new globalThis.Error("value provided for field message.run of type uint64 too large");
+      }
+      writer.uint32(24).uint64(message.run);
     }
     return writer;
   },
@@ -5587,6 +5647,14 @@ export const KillJobRequest: MessageFns<KillJobRequest> = {
             message.job = reader.uint64() as bigint;
             continue;
           }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.run = reader.uint64() as bigint;
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -5606,6 +5674,7 @@ export const KillJobRequest: MessageFns<KillJobRequest> = {
     const message = createBaseKillJobRequest();
     message.app = object.app ?? "";
     message.job = (object.job !== undefined && object.job !== null) ? BigInt(object.job) : 0n;
+    message.run = (object.run !== undefined && object.run !== null) ? BigInt(object.run) : 0n;
     return message;
   },
 };
@@ -6379,7 +6448,7 @@ export const ExecutorService = {
     responseSerialize: (value: IdleBeatReply): Buffer => Buffer.from(IdleBeatReply.encode(value).finish()),
     responseDeserialize: (value: Buffer): IdleBeatReply => IdleBeatReply.decode(value),
   },
-  /** Ends the runs of a job that go or wait here. Their ends need not be reported. */
+  /** Ends a run that goes or waits here. Its end need not be reported. */
   kill: {
     path: "/windfall.v1.Executor/Kill" as const,
     requestStream: false as const,
@@ -6412,7 +6481,7 @@ export interface ExecutorServer extends UntypedServiceImplementation {
   beat: handleUnaryCall<BeatRequest, BeatReply>;
   /** Whether no run of a job goes or waits here. */
   idleBeat: handleUnaryCall<IdleBeatRequest, IdleBeatReply>;
-  /** Ends the runs of a job that go or wait here. Their ends need not be reported. */
+  /** Ends a run that goes or waits here. Its end need not be reported. */
   kill: handleUnaryCall<KillJobRequest, KillJobReply>;
   /** Reads lines that a run wrote. */
   log: handleUnaryCall<ReadLogRequest, RunLogReply>;
@@ -6468,7 +6537,7 @@ export interface ExecutorClient extends Client {
     options: Partial<CallOptions>,
     callback: (error: ServiceError | null, response: IdleBeatReply) => void,
   ): ClientUnaryCall;
-  /** Ends the runs of a job that go or wait here. Their ends need not be reported. */
+  /** Ends a run that goes or waits here. Its end need not be reported. */
   kill(
     request: KillJobRequest,
     callback: (error: ServiceError | null, response: KillJobReply) => void,
