@@ -332,8 +332,11 @@ fn new_jobs(
     NewJobs { queue: queue.clone(), delay_s, ttl_s, tries, is_versioned, attributes, bodies }
 }
 
-/// Whether the job has a version, and its attributes, which only such a job has. One without a value is none.
-pub(super) fn attributes(headers: &HeaderMap) -> Result<(bool, Vec<(String, String)>), &'static str> {
+/// Whether a job has a version, and its attributes, which only such a job has.
+pub(super) type Versioned = (bool, Vec<(String, String)>);
+
+/// What the headers say of a job's version and attributes. An attribute without a value is none.
+pub(super) fn attributes(headers: &HeaderMap) -> Result<Versioned, &'static str> {
     let asks = |value: &http::HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"yes");
     if !headers.get("enable-job-version").is_some_and(asks) {
         return Ok((false, Vec::new()));
