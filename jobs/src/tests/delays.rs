@@ -42,7 +42,7 @@ async fn pause(fleet: &Fleet, is_paused: bool) {
 
 async fn end(fleet: &Fleet, run: RunNumber) {
     let how = Reported::Succeeded(String::new());
-    fleet.jobs.report("t", vec![Report { run, attempt: None, how }]).await.unwrap();
+    fleet.jobs.report("t", vec![Report { run, attempt: None, sent_ms: None, how }]).await.unwrap();
 }
 
 /// The next occurrence comes the delay after this moment, and is run.
