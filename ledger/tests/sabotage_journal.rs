@@ -59,7 +59,7 @@ fn found(path: &Path) -> BTreeMap<String, u64> {
 
 /// Seals all, and returns what the chain's check says.
 fn sealed(path: &Path, anchor: &Path) -> Vec<Tampering> {
-    let mut anchor = FileAnchor::new(anchor.to_owned());
+    let mut anchor = FileAnchor::new(anchor);
     let mut sealer = Sealer::open(path).unwrap();
     assert!(sealer.seal(&mut anchor, 5).unwrap().is_some_and(|seal| seal.rows > 0));
     let verified = LedgerReader::open(path).unwrap().verify(Some(&anchor)).unwrap();
