@@ -268,8 +268,8 @@ pub enum SetError {
     },
     /// The rules have changed since the proposal was made. Nothing was written.
     #[error(
-        "proposal {number} was made from version {based_on} of the rules, but version {current} is there now: make the change \
-         again, so that it is seen with what has changed"
+        "proposal {number} was made from version {based_on} of the rules, but version {current} is there now: propose the change \
+         again, from the rules as they are now"
     )]
     Moved {
         /// The proposal's number.
@@ -293,12 +293,10 @@ pub enum SetError {
     )]
     UnknownProposal(u64),
     /// Who approves has proposed it. Nothing was written.
-    #[error("you have proposed {0} yourself: another person approves it")]
+    #[error("you have made proposal {0} yourself: another person has to approve it")]
     OwnProposal(u64),
     /// Nothing proves who approves. Nothing was written.
-    #[error(
-        "a proposal is approved by whom a key proves: give --server with the console's URL, and --key-file"
-    )]
+    #[error("nothing proves who approves the proposal: give --server with the console's URL, and --key-file")]
     Unproved,
     /// A program that does not know the key `changes_need_approval` would refuse the document, and run behind the others.
     /// Nothing was written.

@@ -165,7 +165,7 @@ impl Inner {
         }
     }
 
-    /// Whether this caller may approve a proposal, or refuse one: that may also who could have made it.
+    /// Whether this caller may approve a proposal, or refuse one, which whoever could have made it may do, too.
     fn check_may_end(&self, caller: &Caller, is_approval: bool) -> Result<(), Refused> {
         let is_second = self.right == RulesRight::Change && caller.roles.has(Role::Approve);
         let is_own = || self.access.caller_of_key(&self.key).is_some_and(|own| own.name == caller.name);
@@ -174,7 +174,7 @@ impl Inner {
         }
         match self.right {
             RulesRight::Change => Err(Refused::forbidden(
-                "a proposal is ended by a key with the role `approve`, which yours does not have",
+                "only a key with the role `approve` approves or refuses a proposal, and yours does not have it",
             )),
             _ => self.check_may_change(caller),
         }

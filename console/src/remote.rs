@@ -83,7 +83,7 @@ impl RemoteRules {
             }
             (NotDone::Refused { message, .. }, _) => SetError::Elsewhere(message),
             (NotDone::Unknown(source), _) => SetError::Io {
-                what: "no change is known to be made by",
+                what: "it is not known whether a change was made by",
                 place: self.console.name.clone(),
                 source,
             },
@@ -96,7 +96,7 @@ impl RemoteRules {
             (Some(version), Some(true)) => Ok(Written::Changed { version }),
             (Some(version), Some(false)) => Ok(Written::Unchanged { version }),
             _ => Err(SetError::Io {
-                what: "no change is known to be made by",
+                what: "it is not known whether a change was made by",
                 place: self.console.name.clone(),
                 source: io::Error::other("its answer is not that of a console"),
             }),

@@ -131,7 +131,7 @@ ROWS = [
                 [("max by (topic) (windfall_queue_lag_records) / (sum by (topic) (rate(windfall_fetched_records_total[5m])) > 0)", "{{topic}}")],
             ),
             (
-                "Oldest record in hand",
+                "Oldest record in flight",
                 "A partition commits nothing past it.",
                 "ms",
                 [("max by (topic) (windfall_window_oldest_milliseconds)", "{{topic}}")],
@@ -204,7 +204,7 @@ ROWS = [
             ),
             (
                 "Tried again",
-                "Events that are asked for again in their lane. How old the oldest is: the oldest record in hand.",
+                "Events that are asked for again in their lane. How old the oldest is: the oldest record in flight.",
                 "ops",
                 [
                     (per_s("windfall_undecided_events_total", "topic"), "{{topic}}"),

@@ -43,7 +43,7 @@ impl SigningAt {
         if let Some((topic, _)) = refused {
             bail!(
                 "the option signing.keys is missing, but [signing.topics] refuses unsigned records of {topic}: without keys \
-                 nothing can be told from what is signed"
+                 signed records cannot be told from unsigned ones"
             );
         }
         if self.unsigned == Unsigned::Refuse && self.topics.is_empty() {
@@ -143,8 +143,8 @@ impl ServiceOptions {
         if takes_adds && !open.is_empty() {
             tracing::warn!(
                 topics = ?open,
-                "adds of timers without a signature are taken: whoever can write to these topics can add timers, also such \
-                 as send rewards"
+                "adds of timers without a signature are taken: whoever can write to these topics can add timers, including \
+                 timers that send rewards"
             );
         }
         let options = SigningOptions {
@@ -177,7 +177,7 @@ fn warn_of_unsigned(work: Work, has_adds: bool) {
     if has_adds {
         tracing::warn!(
             "adds of timers by the queue are not verified, since the options have no signing.keys: whoever can write to the \
-             topics of [scheduler.queue] can add timers, also such as send rewards"
+             topics of [scheduler.queue] can add timers, including timers that send rewards"
         );
     }
     if work.consumes {

@@ -24,7 +24,7 @@ pub(super) fn spec_of(wire: Option<v1::JobSpec>) -> Result<JobSpec, JobsError> {
         params: wire.params,
         timeout_s: match (wire.no_timeout, wire.timeout_s) {
             (true, 0) => 0,
-            (true, _) => return Err(wrong("spec.no_timeout", "a job with it has no `timeout_s`")),
+            (true, _) => return Err(wrong("spec.no_timeout", "a job has either this or a `timeout_s`")),
             (false, 0) => TIMEOUT_DEFAULT_S,
             (false, timeout_s) => timeout_s,
         },

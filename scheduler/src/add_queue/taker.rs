@@ -80,7 +80,7 @@ async fn keep_names(inner: &Inner, known: &Known) {
         match inner.store.queue_id(Some(known.id)).await {
             Ok(Some(id)) if id != known.id => {
                 tracing::warn!(
-                    "the timers' store had lost its id, and has another one by now; it is learnt anew"
+                    "the timers' store had lost its id, and has another one by now, which is read anew"
                 );
                 return;
             }
@@ -92,7 +92,7 @@ async fn keep_names(inner: &Inner, known: &Known) {
         match inner.store.keep_names(part).await {
             Ok(kept) if kept.contains(&NameKept::Taken) => {
                 tracing::warn!(
-                    "the timers' store has given numbers of names that it had lost to others; they are learnt anew"
+                    "the timers' store had lost names and has given their numbers to others; the names are read anew"
                 );
                 return;
             }

@@ -78,7 +78,7 @@ pub struct SpecArgs {
     /// Let the wait double from --retry-wait up to this
     #[arg(long, value_name = "DURATION", value_parser = duration_ms)]
     retry_wait_max: Option<u64>,
-    /// Within which time a run must be reported as over: 1s to 1d, or none for as long as it needs [default: 300s]
+    /// The time within which a run must be reported as over: 1s to 1d, or `none` for no limit [default: 300s]
     #[arg(long, value_name = "DURATION", value_parser = timeout_s)]
     timeout: Option<u32>,
     /// What happens with occurrences that come late by more than 15 s: do-nothing, fire-once-now or fire-all:N, where N is how
@@ -101,7 +101,7 @@ pub struct SpecArgs {
     /// A job that is run once when a run has succeeded; may be given several times
     #[arg(long, value_name = "JOB")]
     child: Vec<String>,
-    /// Run no other job when a run has succeeded: takes all children away
+    /// Take all children away, so that no other job runs when a run has succeeded
     #[arg(long, conflicts_with = "child")]
     no_children: bool,
     /// Whom an alert about it is for; it is shown with the job

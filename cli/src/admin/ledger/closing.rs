@@ -57,11 +57,11 @@ pub struct DetachArgs {
     #[arg(long, value_name = "FOLDER")]
     export: PathBuf,
     /// Detach without asking whether the auditor has read the transfers from before the close, as in a fleet that runs no auditor. Payments
-    /// that it has not read are never compared with their orders. It is noted behind the reason of the close
+    /// that it has not read are never compared with their orders. This option is noted behind the reason of the close
     #[arg(long)]
     accept_unaudited: bool,
-    /// Detach without asking whether the transfers from before the close are sealed, as where the ledger is not sealed. It is noted behind
-    /// the reason of the close
+    /// Detach without asking whether the transfers from before the close are sealed, as where the ledger is never sealed. This option is
+    /// noted behind the reason of the close
     #[arg(long)]
     accept_unsealed: bool,
 }

@@ -43,8 +43,8 @@ pub struct PayerArgs {
     /// differ, and more than the payer takes to list a payment. It can be compared when they have passed
     #[arg(long, requires = "statement", default_value_t = 3_600, value_parser = clap::value_parser!(u32).range(0..=2_592_000))]
     margin_s: u32,
-    /// Upload and compare the file anew, as the upload of this number. The same file for the same payer and period is otherwise the
-    /// upload that was begun before: one that was cut off goes on, and one that was compared shows that result
+    /// Upload and compare the file anew, as the upload of this number. Otherwise the same file for the same payer, period and margin
+    /// continues the upload that was begun before, or shows the result of the one that was compared before
     #[arg(long, value_name = "N", requires = "statement", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
     again: u32,
     /// List the payers' statements that were uploaded, newest first; of one payer with --payer
@@ -116,14 +116,14 @@ fn open(path: &Path) -> Result<File> {
 fn tell_found(found: &PayerStatement, again: u32) {
     if found.state() == PayerStatementState::Compared {
         eprintln!(
-            "this file was compared before, at {}, as statement {}; that result follows. Give --again {} to upload and compare it anew",
+            "this file was compared before, at {}, as statement {}, whose result follows. Give --again {} to upload and compare it anew",
             at(found.compared_ms),
             found.id,
             again + 1
         );
     } else if found.lines > 0 {
         eprintln!(
-            "statement {} had {} lines from an upload before, which went on there",
+            "statement {} had {} lines from an earlier upload, which was continued",
             found.id, found.lines
         );
     }

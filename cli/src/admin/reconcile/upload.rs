@@ -63,8 +63,8 @@ enum Unread {
     NobodyWaits,
     /// The upload has the name of what the file said before.
     #[error(
-        "the file has changed while it was read: give it once more when nobody writes to it, and if it says again what it said at \
-         first, with --again and a number that was not used yet"
+        "the file has changed while it was read: repeat the command when nobody writes to the file; if it then has its first \
+         content again, add --again with a number that was not used yet"
     )]
     Changed,
 }

@@ -13,7 +13,7 @@ pub struct EndArgs {
     number: u64,
     #[command(flatten)]
     place: RulesPlace,
-    /// Who does it; kept beside the name of the key
+    /// Who approves or refuses it; kept beside the name that the key proves
     #[arg(long, env = "USER", default_value = "")]
     who: String,
     /// Print one JSON object
@@ -76,7 +76,7 @@ pub fn approve(args: &EndArgs) -> Result<()> {
     let store = args.place.store(None)?;
     let written = store
         .approve(args.number, Actor::said(&args.who), now_ms())
-        .with_context(|| format!("{} stays as it is, or nobody knows", args.place))?;
+        .with_context(|| format!("the approval of proposal {} has failed for {}", args.number, args.place))?;
     if args.json {
         let (version, changed) = match written {
             windfall_config::Written::Changed { version } => (version, true),
