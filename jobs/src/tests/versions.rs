@@ -77,6 +77,21 @@ async fn a_run_that_may_have_been_sent_once_is_not_sent_again_because_its_job_wa
     }
 }
 
+/// What is noted of a call that has ended was noted as if the run had begun by the version of that moment.
+#[tokio::test(start_paused = true)]
+async fn a_run_that_may_be_sent_once_is_not_sent_again_where_its_version_is_forgotten_during_the_call() {
+    let fleet = Fleet::start(1, JobsOptions::default()).await;
+    fleet.put("job", DAILY, &to("old"), &more("old", Delivery::AtMostOnce)).await;
+    fleet.answer(|_, _| (10_000, Sent::Unknown("silence".into())));
+    let run = fleet.run("job").await;
+    eventually(|| fleet.calls_of(run) == 1).await;
+    change_often(&fleet, Delivery::AtLeastOnce).await;
+    let (going, _) = fleet.stored(run).unwrap();
+    assert!(matches!(going.state, RunState::Starting { .. }), "the call is over: {going:?}");
+    sleep_ms(100_000).await;
+    assert_eq!((fleet.calls_of(run), outcome_of(&fleet, run)), (1, Some(Outcome::TimedOut)));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_run_whose_version_is_forgotten_goes_on_as_its_job_is() {
     let fleet = Fleet::start(1, JobsOptions::default()).await;
