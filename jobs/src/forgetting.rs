@@ -29,13 +29,13 @@ impl Core {
         self.forget_job(shard, job, state).await.map(drop)
     }
 
-    /// The newest run of a job that is such a one, with its version.
+    /// The newest run of a job that is such a one.
     pub async fn find_run_of(
         &self,
         shard: Shard,
         job: JobNumber,
         is_such: &(dyn Fn(&Run) -> bool + Sync),
-    ) -> Result<Option<(RunNumber, u64)>, EntryError> {
+    ) -> Result<Option<(RunNumber, Kept<Run>)>, EntryError> {
         let newest = job_run_key(job, RunNumber(u64::MAX));
         let (prefix, mut after) = (&newest.as_bytes()[..2 + 8], None);
         loop {
@@ -46,7 +46,7 @@ impl Core {
             let runs = self.book.read::<Run>(shard, &keys).await?;
             let such = |(number, run): (RunNumber, Result<Option<Kept<Run>>, EntryError>)| {
                 let run = run.ok().flatten().filter(|run| is_such(&run.is))?;
-                Some((number, run.version))
+                Some((number, run))
             };
             let found = numbers.into_iter().zip(runs).find_map(such);
             after = page.next;

@@ -15,6 +15,11 @@ use windfall_contract::entries::{CALL_MAX, EntryError};
 const COUNTED_FOR_MS: u64 = 60_000;
 /// One that refuses a job is made anew after so long: jobs may have been removed.
 const REFUSED_FOR_MS: u64 = 1_000;
+/// And not before so many times as long as it took: whoever goes on asking for a job too many does not keep the store busy.
+const REFUSED_FOR_COUNTS: u64 = 20;
+/// Jobs that could not be counted are not counted again for so long: each call that makes a job would wait for its own count, one
+/// after the other, and each count for a store that does not answer.
+const FAILED_FOR_MS: u64 = 5_000;
 /// Shards that are counted side by side.
 const SIDE_BY_SIDE: usize = 16;
 /// Tenants that are remembered; beyond it all are counted anew.
@@ -24,37 +29,57 @@ const TENANTS_MAX: usize = 10_000;
 struct Counted {
     jobs: u64,
     counted_ns: u64,
+    /// How long that took.
+    took_ms: u64,
 }
 
 pub(crate) struct Quotas {
     clock: Clock,
     jobs_max: u64,
     known: Mutex<HashMap<String, Counted>>,
+    /// When jobs could not be counted last, by the monotonic clock.
+    failed_ns: Mutex<Option<u64>>,
     /// Whoever counts: the others wait for what it finds.
     counting: Semaphore,
 }
 
 impl Quotas {
     pub fn new(clock: Clock, jobs_max: u64) -> Self {
-        Self { clock, jobs_max, known: Mutex::default(), counting: Semaphore::new(1) }
+        let (known, failed_ns) = (Mutex::default(), Mutex::default());
+        Self { clock, jobs_max, known, failed_ns, counting: Semaphore::new(1) }
     }
 
     /// Whether the tenant may have so many more jobs; `None` where its jobs have to be counted first.
     fn has_room(&self, tenant: &str, more: u64) -> Option<bool> {
-        let counted = self.known.lock().get(tenant).copied()?;
-        let has_room = counted.jobs.saturating_add(more) <= self.jobs_max;
-        let good_ms = if has_room { COUNTED_FOR_MS } else { REFUSED_FOR_MS };
-        let since_ms = self.clock.monotonic_ns().saturating_sub(counted.counted_ns) / 1_000_000;
-        (since_ms < good_ms).then_some(has_room)
+        let counted = self.known.lock().get(tenant).copied();
+        let found = counted.and_then(|Counted { jobs, counted_ns, took_ms }| {
+            let has_room = jobs.saturating_add(more) <= self.jobs_max;
+            let good_ms = match has_room {
+                true => COUNTED_FOR_MS,
+                false => REFUSED_FOR_MS.max(took_ms.saturating_mul(REFUSED_FOR_COUNTS)),
+            };
+            (self.since_ms(counted_ns) < good_ms).then_some(has_room)
+        });
+        let failed_ns = *self.failed_ns.lock();
+        let has_failed = failed_ns.is_some_and(|failed_ns| self.since_ms(failed_ns) < FAILED_FOR_MS);
+        found.or_else(|| has_failed.then_some(true))
     }
 
-    fn counted(&self, tenant: &str, jobs: u64) {
-        let counted_ns = self.clock.monotonic_ns();
+    fn since_ms(&self, then_ns: u64) -> u64 {
+        self.clock.monotonic_ns().saturating_sub(then_ns) / 1_000_000
+    }
+
+    fn counted(&self, tenant: &str, jobs: u64, begun_ns: u64) {
+        let (counted_ns, took_ms) = (self.clock.monotonic_ns(), self.since_ms(begun_ns));
         let mut known = self.known.lock();
         if known.len() >= TENANTS_MAX {
             known.clear();
         }
-        known.insert(tenant.to_owned(), Counted { jobs, counted_ns });
+        known.insert(tenant.to_owned(), Counted { jobs, counted_ns, took_ms });
+    }
+
+    fn failed(&self) {
+        *self.failed_ns.lock() = Some(self.clock.monotonic_ns());
     }
 
     /// The tenant has so many more jobs.
@@ -92,7 +117,7 @@ impl Core {
 
     async fn count_jobs(&self, tenant: &str, more: u64) -> bool {
         let prefix = [b"n/", tenant.as_bytes(), b"\0"].concat();
-        let prefix = &prefix;
+        let (prefix, begun_ns) = (&prefix, self.clock.monotonic_ns());
         let counts: Vec<Result<u64, EntryError>> = stream::iter(self.book.shards())
             .map(|shard| async move { self.count_of(shard, prefix).await })
             .buffer_unordered(SIDE_BY_SIDE)
@@ -100,10 +125,11 @@ impl Core {
             .await;
         match counts.into_iter().sum::<Result<u64, EntryError>>() {
             Ok(jobs) => {
-                self.quotas.counted(tenant, jobs);
+                self.quotas.counted(tenant, jobs, begun_ns);
                 jobs.saturating_add(more) <= self.quotas.jobs_max
             }
             Err(error) => {
+                self.quotas.failed();
                 self.store_failed("the jobs of a tenant cannot be counted now", &error);
                 true
             }

@@ -288,7 +288,9 @@ impl Core {
             let changes = put_run(event.number, expect, &after, keep);
             return Ok(Some(Step::new(event, changes, kind)));
         }
-        if let Some(definition) = &definition {
+        // Only a run that is sent now follows another version from now on. Of one that was sent before it is to be known for ever
+        // that nobody knows any more whether it may be sent again.
+        if let Some(definition) = definition.as_ref().filter(|_| is_to_send) {
             after.version = definition.version;
         }
         let children =
@@ -338,8 +340,8 @@ impl Core {
     }
 
     /// The definition of the job's earlier version that a run follows: where it goes, what it gets, and whether it may be sent
-    /// again were decided when it began. Where the version is forgotten, the run follows the latest one from now on; nobody knows
-    /// then whether it may be sent again, so that it is not where it may have been sent.
+    /// again were decided when it began. Where the version is forgotten, the run follows the latest one; nobody knows then whether
+    /// it may be sent again, so that it is not where it may have been sent.
     async fn earlier_definition(
         &self,
         shard: Shard,

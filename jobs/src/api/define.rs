@@ -341,7 +341,12 @@ impl Core {
             let is_first_part = run.part.is_none_or(|part| part.index == 0);
             !run.is_over() && run.cause == Cause::Schedule && run.due_ms == last_ms && is_first_part
         };
-        Ok(self.find_run_of(shard, before.number, &is_last).await?)
+        let Some((number, run)) = self.find_run_of(shard, before.number, &is_last).await? else {
+            return Ok(None);
+        };
+        // It follows the version with which it began: where that one has another schedule, nothing follows from its end.
+        let (began, _) = self.definition_of(shard, &run.is, false).await?;
+        Ok(began.is_some_and(|began| is_delay(&began)).then_some((number, run.version)))
     }
 
     /// Adds the due task of a job's next occurrence, unless it waits already.

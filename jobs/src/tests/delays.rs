@@ -15,10 +15,16 @@ const DELAYED: &str = r#"{"fixed_delay": {"delay_ms": 60000}}"#;
 
 /// A fleet with a job whose first run goes.
 async fn going() -> (Fleet, JobNumber, RunNumber) {
+    going_by(DELAYED).await
+}
+
+/// The same with a job of another schedule.
+async fn going_by(schedule: &str) -> (Fleet, JobNumber, RunNumber) {
     let fleet = Fleet::start(1, JobsOptions::default()).await;
-    let job = fleet.put("job", DELAYED, TO_APP, "").await;
+    let job = fleet.put("job", schedule, TO_APP, "").await;
     fleet.answer(|_, _| (0, Sent::Accepted));
-    sleep_ms(DELAY_MS).await;
+    let next_ms = state(&fleet, job).next_ms.unwrap();
+    sleep_ms(next_ms - fleet.clock.unix_ms()).await;
     fire_next(&fleet, job).await;
     eventually(|| fleet.calls().len() == 1).await;
     sleep_ms(1_000).await;
@@ -120,4 +126,19 @@ async fn a_job_that_goes_on_at_the_moment_in_which_its_run_ends_does_not_stop_fo
         assert!(!is_first.load(Ordering::Relaxed));
         follows_from_now(&fleet, job).await;
     }
+}
+
+/// Nothing follows from the end of a run that has begun by another schedule: the job waited for that without end.
+#[tokio::test(start_paused = true)]
+async fn a_job_that_got_its_delay_while_its_run_goes_does_not_stop_for_good_when_it_is_paused_meanwhile() {
+    let (fleet, job, run) = going_by(r#"{"fixed_rate": {"every_ms": 60000}}"#).await;
+    fleet.put("job", DELAYED, TO_APP, "").await;
+    pause(&fleet, true).await;
+    pause(&fleet, false).await;
+    follows_from_now(&fleet, job).await;
+    sleep_ms(1_000).await;
+    end(&fleet, run).await;
+    assert_eq!(state(&fleet, job).next_ms, None, "the run by the delay goes");
+    end(&fleet, RunNumber(fleet.calls()[1].run)).await;
+    assert!(state(&fleet, job).next_ms.is_some());
 }

@@ -4,6 +4,7 @@ use crate::JobsOptions;
 use crate::definition::Delivery;
 use crate::runs::{Outcome, Reported, RunNumber, RunState, Sent};
 use crate::testing::{DAILY, Fleet, eventually, sleep_ms};
+use windfall_contract::due::Shard;
 
 fn to(handler: &str) -> String {
     format!(r#"{{"executor": {{"app": "app", "handler": "{handler}"}}}}"#)
@@ -75,6 +76,23 @@ async fn a_run_that_may_have_been_sent_once_is_not_sent_again_because_its_job_wa
         sleep_ms(100_000).await;
         assert_eq!((fleet.calls_of(run), outcome_of(&fleet, run)), (1, Some(Outcome::TimedOut)));
     }
+}
+
+/// What is noted of a call that has ended was noted as if the run had begun by the version of that moment.
+#[tokio::test(start_paused = true)]
+async fn a_run_that_may_be_sent_once_is_not_sent_again_where_its_version_is_forgotten_during_the_call() {
+    let fleet = Fleet::start(1, JobsOptions::default()).await;
+    let job = fleet.put("job", DAILY, &to("old"), &more("old", Delivery::AtMostOnce)).await;
+    fleet.answer(|_, _| (10_000, Sent::Unknown("silence".into())));
+    let run = fleet.run("job").await;
+    eventually(|| fleet.calls_of(run) == 1).await;
+    change_often(&fleet, Delivery::AtLeastOnce).await;
+    // As another run of the job does: this process does not remember the old version any more.
+    assert!(fleet.core().latest_definition(Shard(0), job).await.unwrap().is_some());
+    let (going, _) = fleet.stored(run).unwrap();
+    assert!(matches!(going.state, RunState::Starting { .. }), "the call is over: {going:?}");
+    sleep_ms(100_000).await;
+    assert_eq!((fleet.calls_of(run), outcome_of(&fleet, run)), (1, Some(Outcome::TimedOut)));
 }
 
 #[tokio::test(start_paused = true)]

@@ -382,7 +382,8 @@ impl Inner {
         ttr_s: u32,
     ) -> Result<Deliveries, QueueError> {
         let mut got = Deliveries::new(Vec::new(), &self.giving, &self.answers);
-        let mut refused = None;
+        // Which shard has refused jobs of which queue.
+        let mut refused: Option<((Shard, usize), QueueError)> = None;
         if let [queue] = queues {
             // A busy queue has jobs in each shard, so the first look is mostly the last.
             let shard = Shard(self.random_shard());
@@ -395,7 +396,7 @@ impl Inner {
                     Ok(()) => {}
                     // Busy is busy everywhere, and there is one room.
                     Err(error @ (QueueError::Busy | QueueError::NoRoom)) => return Err(error),
-                    Err(error) => refused = Some((shard, error)),
+                    Err(error) => refused = Some(((shard, 0), error)),
                 }
             }
             if got.is_enough(count) {
@@ -403,15 +404,18 @@ impl Inner {
             }
         }
         let looks = self.look(queues).await?;
-        // One that does not answer a look either is away, and passed over.
-        let mut refused = refused.filter(|(shard, _)| looks.iter().any(|(own, _)| own == shard));
+        // One that does not answer a look either is away, and passed over; one that has nothing has refused nothing.
+        let has_some =
+            |shard: Shard, at: usize| looks.iter().any(|(own, counts)| *own == shard && counts[at].ready > 0);
+        let mut refused = refused.filter(|((shard, at), _)| has_some(*shard, *at));
         for (at, queue) in queues.iter().enumerate() {
             for (shard, counts) in &looks {
-                if !got.is_enough(count)
-                    && counts[at].ready > 0
-                    && let Err(error) = self.take_from(*shard, queue, count, ttr_s, &mut got).await
-                {
-                    refused = Some((*shard, error));
+                if got.is_enough(count) || counts[at].ready == 0 {
+                    continue;
+                }
+                match self.take_from(*shard, queue, count, ttr_s, &mut got).await {
+                    Ok(()) => refused = refused.filter(|(place, _)| *place != (*shard, at)),
+                    Err(error) => refused = Some(((*shard, at), error)),
                 }
             }
         }
