@@ -4,7 +4,7 @@ use super::{Jobs, JobsError, RunView};
 use crate::book::{Kept, group, job_run_key, put_run, run_key};
 use crate::definition::{Destination, JobName, PARAMS_MAX_BYTES};
 use crate::executors::{AskError, LogCall, LogLines};
-use crate::runs::{Cause, Outcome, Report, Run, RunNumber, RunState};
+use crate::runs::{Cause, Outcome, Report, Reported, Run, RunNumber, RunState};
 use crate::starting::Started;
 use crate::transition::{Became, Event, Happened, by_shard};
 use std::collections::BTreeMap;
@@ -207,7 +207,8 @@ impl Jobs {
     }
 
     /// Notes how runs of a tenant ended. Reports of runs that are over, not known, or another tenant's, are passed over, so
-    /// that a batch may be repeated. Of several reports of one run the last one of its last attempt counts.
+    /// that a batch may be repeated. Of several reports of one run a success counts, whichever attempt it is of, and otherwise the
+    /// last one of its last attempt.
     ///
     /// # Errors
     /// [`JobsError::Store`]: some of them may be noted; report all of them again.
@@ -220,7 +221,13 @@ impl Jobs {
                 let by_number = report.attempt.zip(before.attempt).is_some_and(|(own, other)| own < other);
                 by_number || report.sent_ms.zip(before.sent_ms).is_some_and(|(own, other)| own < other)
             };
-            if last.get(&report.run).is_none_or(|before| !is_older(before)) {
+            let is_success = |report: &Report| matches!(report.how, Reported::Succeeded(_));
+            let counts = |before: &Report| match (is_success(&report), is_success(before)) {
+                (true, false) => true,
+                (false, true) => false,
+                _ => !is_older(before),
+            };
+            if last.get(&report.run).is_none_or(counts) {
                 last.insert(report.run, report);
             }
         }

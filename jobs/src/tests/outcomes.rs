@@ -204,3 +204,23 @@ async fn a_run_that_succeeds_after_it_was_given_up_is_no_dead_run_and_starts_its
         assert_eq!((stats.timed_out.get(), stats.succeeded.get()), (1, 1));
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_success_counts_though_another_attempt_has_failed_in_the_same_batch() {
+    for is_first in [true, false] {
+        let fleet = Fleet::start(1, JobsOptions::default()).await;
+        fleet.put("job", DAILY, TO_APP, "").await;
+        fleet.answer(|_, _| (0, Sent::Accepted));
+        let run = fleet.run("job").await;
+        eventually(|| fleet.calls().len() == 1).await;
+        let report = |attempt, how| Report { run, attempt: Some(attempt), sent_ms: None, how };
+        let mut reports =
+            vec![report(1, Reported::Succeeded("done".into())), report(2, Reported::Failed("no".into()))];
+        if !is_first {
+            reports.reverse();
+        }
+        fleet.jobs.report("t", reports).await.unwrap();
+        let (ended, _) = fleet.stored(run).unwrap();
+        assert!(matches!(ended.state, RunState::Ended { outcome: Outcome::Succeeded, .. }), "{ended:?}");
+    }
+}
