@@ -65,7 +65,7 @@ async fn a_failure_that_is_reported_once_more_ends_no_later_attempt() {
 async fn a_run_and_its_log_carry_the_time_of_the_attempt() {
     let fake = FakeExecutor::start(FakeOptions::new(AppName::parse("mails").unwrap())).await.unwrap();
     let rules = AddressRules::parse(&["127.0.0.1"]).unwrap();
-    let calls = XxlExecutors::new(&BTreeMap::new(), &rules).unwrap().of("t", "mails").unwrap();
+    let calls = XxlExecutors::new(&BTreeMap::new(), &rules, None).unwrap().of("t", "mails").unwrap();
     let address = fake.executor().address.to_string();
     let call = RunCall {
         run: 1_024,
