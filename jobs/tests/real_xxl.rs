@@ -2,9 +2,12 @@
 #![cfg(feature = "fake")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-use std::net::{Ipv4Addr, TcpListener};
+#[allow(dead_code, reason = "each test binary uses a part of it")]
+mod java;
+
+use java::{Java, PARAMS};
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
@@ -20,66 +23,6 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Longer than the whole test: what sleeps so long ends by being ended.
 const VERY_LONG_MS: &str = "600000";
 const APP: &str = "interop-mails";
-/// Not ASCII, and what JSON and HTML escape.
-const PARAMS: &str = "höflich <b>\"&'=\\\n祝";
-
-/// A Java process that is killed with the test, whatever happens.
-struct Java {
-    child: Child,
-    log: PathBuf,
-}
-
-impl Drop for Java {
-    fn drop(&mut self) {
-        self.child.kill().ok();
-        self.child.wait().ok();
-    }
-}
-
-impl Java {
-    fn start(jars: &Path, admin_url: &str, token: &str, folder: &Path) -> Self {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tools/interop/xxl/InteropExecutor.java");
-        let log = folder.join("log");
-        let out = std::fs::File::create(&log).unwrap();
-        let child = Command::new("java")
-            .args(["-Xmx96m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp"])
-            .arg(jars.join("*"))
-            .arg(source)
-            .args([admin_url, APP, token, &free_port().to_string()])
-            .arg(folder.join("runs"))
-            .stdin(Stdio::piped())
-            .stdout(out.try_clone().unwrap())
-            .stderr(out)
-            .spawn()
-            .expect(
-                "java is missing: ./dev test installs it, or: sudo apt-get install -y default-jdk-headless",
-            );
-        Self { child, log }
-    }
-
-    /// Ends the test where the process ended before it should.
-    fn assert_runs(&mut self) {
-        if let Some(status) = self.child.try_wait().unwrap() {
-            let log = std::fs::read_to_string(&self.log).unwrap_or_default();
-            let needs = "it needs a JDK of 17 or newer (sudo apt-get install -y default-jdk-headless)";
-            panic!("the executor ended ({status}); {needs}. Its log:\n{log}");
-        }
-    }
-
-    /// Asks it to end in order, and waits.
-    async fn stop(&mut self) {
-        drop(self.child.stdin.take());
-        let ended = async {
-            loop {
-                match self.child.try_wait().unwrap() {
-                    Some(status) => return status,
-                    None => tokio::time::sleep(Duration::from_millis(50)).await,
-                }
-            }
-        };
-        assert!(timeout(PATIENCE, ended).await.expect("the executor ends").success());
-    }
-}
 
 /// One generation, with a scheduler of its own.
 struct Fixture {
@@ -89,10 +32,6 @@ struct Fixture {
     executor: Executor,
     java: Java,
     _folder: tempfile::TempDir,
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
 }
 
 fn here() -> AddressRules {
@@ -128,7 +67,7 @@ impl Fixture {
         let server = XxlServer::start(options, own, here(), admin.clone(), Clock::system()).await.unwrap();
         let folder = tempfile::tempdir().unwrap();
         let admin_url = format!("http://{}/xxl-job-admin", server.address());
-        let mut java = Java::start(jars, &admin_url, token, folder.path());
+        let mut java = Java::start(jars, &admin_url, APP, token, folder.path());
         let registered = async {
             loop {
                 java.assert_runs();

@@ -1,10 +1,12 @@
 import com.xxl.job.core.context.XxlJobHelper;
 import com.xxl.job.core.executor.impl.XxlJobSimpleExecutor;
 import com.xxl.job.core.handler.annotation.XxlJob;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.util.List;
 
 /**
- * An executor of XXL-JOB for jobs/tests/real_xxl.rs, which runs this file with the jars of each generation:
+ * An executor of XXL-JOB for jobs/tests/java, which runs this file with the jars of each generation:
  * {@code java -cp 'jars/*' InteropExecutor.java ADMIN_URL APP TOKEN PORT LOG_FOLDER}. It ends in order at the end of
  * its standard input.
  */
@@ -22,6 +24,18 @@ public final class InteropExecutor {
         @XxlJob("slow")
         public void slow() throws InterruptedException {
             Thread.sleep(Long.parseLong(XxlJobHelper.getJobParam()));
+        }
+
+        /** Waits until there is a file of this path, and answers with the times at which it began and ended. */
+        @XxlJob("gate")
+        public void gate() throws InterruptedException {
+            long began = System.nanoTime();
+            Path gate = Path.of(XxlJobHelper.getJobParam());
+            XxlJobHelper.log("waits for {}", gate);
+            while (!Files.exists(gate)) {
+                Thread.sleep(20);
+            }
+            XxlJobHelper.handleSuccess(began + " " + System.nanoTime());
         }
 
         /** Says that it failed. */
