@@ -34,6 +34,21 @@ fn every_command_explains_itself() {
     assert!(seen > 30, "{seen} pages of help");
 }
 
+/// It was refused when the port was opened, which a process does last: a consumer had granted rewards by then.
+#[test]
+fn a_port_beyond_this_machine_is_refused_before_anything_else_is_looked_at() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let data = data.to_str().unwrap();
+    for role in ["consumer", "token-service", "task-queue"] {
+        let refused = windfall(&[role, "--listen", "0.0.0.0:0", "--data", data]);
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(2), "{role}: {said}");
+        // The access file is missing, too, and nobody has come to it.
+        assert!(said.contains("serve.listen 0.0.0.0:0 is not on this machine alone"), "{role}: {said}");
+    }
+}
+
 #[test]
 fn a_wrong_call_ends_with_2_and_says_why() {
     for arguments in [&["rain"][..], &["demo", "--rewards", "many"], &["rules", "show", "--nowhere"]] {

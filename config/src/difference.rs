@@ -74,9 +74,13 @@ fn flatten_entry(key: &str, nth: usize, entry: &Value, into: &mut BTreeMap<Strin
         "revoke" => &["key", "trade_no", "activity", "before_ms"],
         _ => &[],
     };
-    let text = |name: &&str| match entry.get(*name)? {
-        Value::String(text) => Some(text.clone()),
-        other => Some(other.to_string()),
+    let text = |name: &&str| {
+        let value = match entry.get(*name)? {
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        // An order number may be `7` as well: whoever approves a change must see it where one takes the place of the key.
+        Some(if *name == "key" { format!("key = {value}") } else { value })
     };
     let parts: Vec<String> = own.iter().filter_map(text).collect();
     if parts.is_empty() {
@@ -157,6 +161,14 @@ mod tests {
             assert!(SAMPLE.contains(from), "{from}");
             assert_eq!(shown(&SAMPLE.replace(from, to)), expected);
         }
+    }
+
+    /// A second person would else approve that a leaked key is good again, and see no difference at all.
+    #[test]
+    fn a_revoked_key_is_told_from_an_order_whose_number_looks_the_same() {
+        assert!(SAMPLE.contains("key = 7 "));
+        let expected = ["+ revoke[7].why: \"backup lost\"", "- revoke[key = 7].why: \"backup lost\""];
+        assert_eq!(shown(&SAMPLE.replace("key = 7 ", "trade_no = \"7\" ")), expected);
     }
 
     #[test]

@@ -21,7 +21,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use windfall_auditor::AuditsService;
 use windfall_config::LiveRules;
 use windfall_contract::Clock;
-use windfall_edge::{AccessSource, Health, Metrics, Need, Parts as Served, Router};
+use windfall_edge::{AccessSource, Health, Metrics, Need, Parts as Served, Router, check_plaintext};
 
 /// Rules that are there are read within this time; after it health is served meanwhile.
 const RULES_AT_ONCE: Duration = Duration::from_secs(5);
@@ -79,6 +79,10 @@ fn start(role: Role, args: &ServiceArgs, is_dev: bool, log: &LogArgs) -> Result<
             "--dev serves without TLS, to callers whose keys were printed: make it listen on a loopback address"
         );
     }
+    // Before any work begins: the port is opened last, and a process that is refused then has granted rewards already, and does
+    // so again at each of its starts.
+    let serve = &options.serve;
+    check_plaintext("serve.listen", serve.listen, serve.tls.is_some(), serve.plaintext)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let traces = {
         let _in_runtime = runtime.enter();
