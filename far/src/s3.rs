@@ -114,11 +114,17 @@ impl S3Options {
 
 #[cfg(feature = "s3")]
 mod client {
-    use super::{S3Options, S3OptionsError};
+    use super::{S3Options, S3OptionsError, TlsOptions};
+    use async_trait::async_trait;
     use object_store::aws::AmazonS3Builder;
-    use object_store::client::{HttpClient, HttpConnector};
+    use object_store::client::{
+        HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService,
+        ReqwestConnector,
+    };
     use object_store::prefix::PrefixStore;
     use object_store::{BackoffConfig, ClientOptions, ObjectStore, RetryConfig};
+    use std::error::Error as _;
+    use std::io;
     use std::sync::Arc;
     use std::time::Duration;
 
@@ -129,22 +135,63 @@ mod client {
     const RETRY_TIMEOUT: Duration = Duration::from_secs(10);
     const RETRIES_MAX: usize = 3;
 
-    /// Makes the client's connections by these settings.
+    /// Makes the client's connections.
     #[derive(Debug)]
-    struct ByTls(rustls::ClientConfig);
+    struct Connector {
+        /// The settings of TLS; without them they are as the client makes them by itself.
+        tls: Option<rustls::ClientConfig>,
+        is_plain: bool,
+    }
 
-    impl HttpConnector for ByTls {
-        fn connect(&self, _: &ClientOptions) -> object_store::Result<HttpClient> {
-            let client = reqwest::Client::builder()
-                .tls_backend_preconfigured(self.0.clone())
-                .https_only(true)
-                .http1_only()
-                .timeout(REQUEST_TIMEOUT)
-                .connect_timeout(CONNECT_TIMEOUT)
-                .build();
-            let failed = |error| object_store::Error::Generic { store: "S3", source: Box::new(error) };
-            Ok(HttpClient::new(client.map_err(failed)?))
+    impl HttpConnector for Connector {
+        fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
+            let client = match &self.tls {
+                None => ReqwestConnector::default().connect(options)?,
+                Some(tls) => by_tls(tls)?,
+            };
+            Ok(HttpClient::new(Explained { client, is_plain: self.is_plain }))
         }
+    }
+
+    fn by_tls(tls: &rustls::ClientConfig) -> object_store::Result<HttpClient> {
+        let client = reqwest::Client::builder()
+            .tls_backend_preconfigured(tls.clone())
+            .https_only(true)
+            .http1_only()
+            .timeout(REQUEST_TIMEOUT)
+            .connect_timeout(CONNECT_TIMEOUT)
+            .build();
+        let failed = |error| object_store::Error::Generic { store: "S3", source: Box::new(error) };
+        Ok(HttpClient::new(client.map_err(failed)?))
+    }
+
+    /// A client whose errors say why there is no connection: its own leave that to their sources, which nobody prints.
+    #[derive(Debug)]
+    struct Explained {
+        client: HttpClient,
+        is_plain: bool,
+    }
+
+    #[async_trait]
+    impl HttpService for Explained {
+        async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+            self.client.execute(request).await.map_err(|error| explained(error, self.is_plain))
+        }
+    }
+
+    fn explained(error: HttpError, is_plain: bool) -> HttpError {
+        let kind = error.kind();
+        // Somebody has taken the connection, and has not answered in HTTP.
+        let may_want_tls = is_plain && !matches!(kind, HttpErrorKind::Connect | HttpErrorKind::Timeout);
+        let what = match windfall_tls::explain(&error) {
+            Some(what) => what,
+            None if may_want_tls => {
+                let cause = error.source().map(|cause| cause.to_string()).unwrap_or_default();
+                format!("{cause}; if this port takes TLS alone, s3.endpoint must begin with https://")
+            }
+            None => return error,
+        };
+        HttpError::new(kind, io::Error::other(what))
     }
 
     impl S3Options {
@@ -166,12 +213,10 @@ mod client {
                 .with_timeout(REQUEST_TIMEOUT)
                 .with_connect_timeout(CONNECT_TIMEOUT)
                 .with_allow_http(is_plain);
-            let mut builder = AmazonS3Builder::new();
-            if let Some(tls) = &self.tls {
-                // The files as they are now: the client keeps its connections' settings.
-                builder = builder.with_http_connector(ByTls(tls.config()?));
-            }
-            let objects = builder
+            // The files as they are now: the client keeps its connections' settings.
+            let tls = self.tls.as_ref().map(TlsOptions::config).transpose()?;
+            let objects = AmazonS3Builder::new()
+                .with_http_connector(Connector { tls, is_plain })
                 .with_endpoint(self.endpoint.trim_end_matches('/'))
                 .with_bucket_name(&self.bucket)
                 .with_region(&self.region)
@@ -188,6 +233,29 @@ mod client {
                 "" => Arc::new(objects),
                 prefix => Arc::new(PrefixStore::new(objects, prefix)),
             })
+        }
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        #[test]
+        fn an_error_says_why_there_is_no_connection() {
+            let said = |kind, cause: io::Error, is_plain| {
+                let error = HttpError::new(kind, cause);
+                explained(error, is_plain).to_string()
+            };
+            let unknown = rustls::CertificateError::UnknownIssuer;
+            let stranger = io::Error::other(rustls::Error::InvalidCertificate(unknown));
+            let of_tls = said(HttpErrorKind::Connect, stranger, false);
+            assert!(of_tls.contains("set tls.ca_file"), "{of_tls}");
+            let hung_up = || io::Error::other("it hung up");
+            let plain = said(HttpErrorKind::Request, hung_up(), true);
+            assert!(plain.contains("it hung up; if this port takes TLS alone"), "{plain}");
+            // Nobody is there, or TLS was spoken already.
+            assert_eq!(said(HttpErrorKind::Connect, hung_up(), true), "HTTP error: it hung up");
+            assert_eq!(said(HttpErrorKind::Request, hung_up(), false), "HTTP error: it hung up");
         }
     }
 }

@@ -16,6 +16,7 @@ mod measure;
 mod mint;
 mod outage_send;
 mod postgres_grant;
+mod record_sign;
 mod redis_store;
 mod rocketmq;
 mod scheduler;
@@ -37,10 +38,12 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// One line of the table, and how it comes to its value.
 type Measure = fn(&'static str) -> Result<Row>;
 
-const ROWS: [(&str, Measure); 37] = [
+const ROWS: [(&str, Measure); 39] = [
     ("send.call", send_call::measure),
     ("mint.hmac", mint::hmac),
     ("mint.ed25519", mint::ed25519),
+    ("record.sign", record_sign::sign),
+    ("record.verify", record_sign::verify),
     ("window.deliver_finish", window_deliver_finish::measure),
     ("limiter.admit", limiter_admit::measure),
     ("consume.embedded", consume_embedded::measure),

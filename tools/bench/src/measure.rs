@@ -29,7 +29,7 @@ pub struct Row {
 /// The unit of a value.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub enum Unit {
-    /// Nanoseconds per call; less is better.
+    /// Nanoseconds per call, or per event of the call where the row says so; less is better.
     #[serde(rename = "ns")]
     NsACall,
     /// Events per second; more is better.

@@ -10,11 +10,18 @@ use windfall_conformance::broker::{CHECKS, Fixture};
 use windfall_contract::broker::{Broker, OpenError};
 use windfall_queue_kafka::{KafkaBroker, KafkaOptions};
 
-struct Kafka {
+pub(super) struct Kafka {
     options: KafkaOptions,
     prefix: String,
     /// Of each broker that was opened.
     lost_assignments: Mutex<Vec<Arc<AtomicU64>>>,
+}
+
+impl Kafka {
+    /// Topics and groups of this run's own, on the broker of these options.
+    pub(super) fn new(options: KafkaOptions, what: &str) -> Self {
+        Self { options, prefix: prefix(what), lost_assignments: Mutex::default() }
+    }
 }
 
 #[async_trait]
@@ -52,11 +59,7 @@ impl Fixture for Kafka {
 #[ignore = "needs real servers: ./dev test runs it"]
 async fn kafka_conforms() {
     let servers = tokio::task::spawn_blocking(|| shared("kafka")).await.unwrap();
-    let fixture = Kafka {
-        options: options(&servers, String::new()),
-        prefix: prefix("conform"),
-        lost_assignments: Mutex::default(),
-    };
+    let fixture = Kafka::new(options(&servers, String::new()), "conform");
     let mut failed = Vec::new();
     for (name, _) in CHECKS {
         let started = Instant::now();

@@ -3,6 +3,7 @@ mod broken;
 mod conforms;
 mod losses;
 mod rights;
+mod tls;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

@@ -23,6 +23,10 @@ pub(super) async fn run(fixture: &dyn Fixture) -> Vec<Checked> {
     ]
 }
 
+pub(super) async fn run_short(fixture: &dyn Fixture) -> Vec<Checked> {
+    vec![("loaded_tasks_keep_their_ids", loaded_tasks_keep_their_ids(fixture).await)]
+}
+
 fn far(case: &Case, due_ms: u64, number: u32, payload: &'static str) -> FarRecord {
     let id = TaskId { shard: case.shard, slot: slot_of(due_ms), index: FAR_INDEX + number };
     FarRecord { id, due_ms, route: case.route, payload: Bytes::from_static(payload.as_bytes()) }

@@ -26,6 +26,26 @@ pub(super) async fn run(fixture: &dyn Fixture) -> Vec<Checked> {
     ]
 }
 
+/// Each on a queue of its own, so that they may wait at the same time.
+pub(super) async fn run_short(fixture: &dyn Fixture) -> Vec<Checked> {
+    let (published, deleted, found, ready, marked, swept) = tokio::join!(
+        as_published(fixture),
+        deletion_of_many(fixture),
+        finding(fixture),
+        readiness(fixture),
+        once(fixture),
+        sweeping(fixture),
+    );
+    vec![
+        ("a job is taken as it was published", published),
+        ("many jobs are deleted in one call", deleted),
+        ("a job is found wherever it is", found),
+        ("it is said for how long jobs have been ready", ready),
+        ("a job with a mark is published once, whatever became of it", marked),
+        ("an empty queue is forgotten", swept),
+    ]
+}
+
 async fn as_published(fixture: &dyn Fixture) -> Result<(), String> {
     let case = Case::open(fixture, "as-published").await?;
     let plain = case.jobs(&["one", "", "three"]);

@@ -18,6 +18,16 @@ pub(super) async fn run(fixture: &dyn Fixture) -> Vec<Checked> {
     ]
 }
 
+/// Each on a queue of its own, so that they may wait at the same time.
+pub(super) async fn run_short(fixture: &dyn Fixture) -> Vec<Checked> {
+    let (tried, given, dead) = tokio::join!(tries(fixture), given_back(fixture), dead_letters(fixture));
+    vec![
+        ("a leased job comes back when its ttr ends, until its tries are over", tried),
+        ("what is given back has not cost a try", given),
+        ("the dead are brought back or dropped", dead),
+    ]
+}
+
 async fn tries(fixture: &dyn Fixture) -> Result<(), String> {
     let case = Case::open(fixture, "tries").await?;
     let id = case.publish_one(NewJobs { tries: 2, ttl_s: 0, ..case.jobs(&["a"]) }).await?;
