@@ -1,10 +1,18 @@
-//! The store of jobs on files: the contract, its open errors, restarts.
+//! The store of jobs on files: the contract, random calls against a model, its open errors, restarts.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod planted;
+
 use async_trait::async_trait;
+use parking_lot::Mutex;
+use planted::{Fault, Planted};
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use windfall_conformance::task_queue::{self, Fixture};
+use std::time::Duration;
+use windfall_conformance::task_queue::{self, Fixture, ModelClock};
 use windfall_contract::Clock;
 use windfall_contract::due::{Durability, Shard};
 use windfall_contract::task_queue::{
@@ -16,20 +24,26 @@ use windfall_task_queue::embedded::{EmbeddedJobs, EmbeddedJobsOptions, OpenJobsE
 const START_MS: u64 = 1_800_000_030_050;
 
 struct Embedded {
-    dir: tempfile::TempDir,
+    /// The last one is in use. Another one was, until a crash left what the next one has.
+    dirs: Mutex<Vec<tempfile::TempDir>>,
     options: EmbeddedJobsOptions,
     now_ms: Arc<AtomicU64>,
 }
 
 impl Embedded {
     fn new(options: EmbeddedJobsOptions) -> Self {
-        Self { dir: tempfile::tempdir().unwrap(), options, now_ms: Arc::new(AtomicU64::new(START_MS)) }
+        let dirs = Mutex::new(vec![tempfile::tempdir().unwrap()]);
+        Self { dirs, options, now_ms: Arc::new(AtomicU64::new(START_MS)) }
+    }
+
+    fn dir(&self) -> PathBuf {
+        self.dirs.lock().last().unwrap().path().to_owned()
     }
 
     fn open_now(&self) -> Result<Arc<EmbeddedJobs>, OpenJobsError> {
         let now_ms = Arc::clone(&self.now_ms);
         let clock = Clock::from_unix_ms(move || now_ms.load(SeqCst));
-        EmbeddedJobs::open(self.dir.path(), &self.options, clock)
+        EmbeddedJobs::open(&self.dir(), &self.options, clock)
     }
 }
 
@@ -47,6 +61,55 @@ impl Fixture for Embedded {
     async fn wait_ms(&self, ms: u64) {
         self.now_ms.fetch_add(ms, SeqCst);
     }
+
+    /// A copy of the files, as a kill at this moment would leave them: nobody holds its locks, and closing the store does not
+    /// change it.
+    async fn crash(&self) -> Result<(), String> {
+        let left = tempfile::tempdir().map_err(|error| error.to_string())?;
+        copy_of_one_moment(&self.dir(), left.path()).map_err(|error| error.to_string())?;
+        self.dirs.lock().push(left);
+        Ok(())
+    }
+}
+
+/// What lies below a directory: the bytes of files, and nothing for directories.
+type Tree = BTreeMap<PathBuf, Option<Vec<u8>>>;
+
+fn read_tree(root: &Path, below: &Path, tree: &mut Tree) -> io::Result<()> {
+    for entry in std::fs::read_dir(root.join(below))? {
+        let entry = entry?;
+        let path = below.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            tree.insert(path.clone(), None);
+            read_tree(root, &path, tree)?;
+        } else {
+            tree.insert(path.clone(), Some(std::fs::read(root.join(&path))?));
+        }
+    }
+    Ok(())
+}
+
+/// Copies files that threads of the store may be writing. What is read twice without a difference was there as a whole when the
+/// first reading ended.
+fn copy_of_one_moment(from: &Path, to: &Path) -> io::Result<()> {
+    let mut last: Option<Tree> = None;
+    for _ in 0..1_000 {
+        let mut tree = Tree::new();
+        // A file that has gone meanwhile is a difference, too.
+        let found = read_tree(from, Path::new(""), &mut tree).map(|()| tree).ok();
+        if let Some(tree) = found.as_ref().filter(|tree| last.as_ref() == Some(*tree)) {
+            for (path, bytes) in tree {
+                match bytes {
+                    Some(bytes) => std::fs::write(to.join(path), bytes)?,
+                    None => std::fs::create_dir(to.join(path))?,
+                }
+            }
+            return Ok(());
+        }
+        last = found;
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Err(io::Error::other("the files of the store do not come to rest"))
 }
 
 fn small(shards: u16) -> EmbeddedJobsOptions {
@@ -62,16 +125,37 @@ async fn embedded_conforms() {
     }
 }
 
+/// `WINDFALL_TASK_QUEUE_SEED` runs one seed alone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn embedded_is_as_the_model() {
+    let fresh = || Box::new(Embedded::new(small(3))) as Box<dyn Fixture>;
+    if let Err(what) = task_queue::run_model(&fresh, ModelClock::OfTheTest, 24, 300).await {
+        panic!("{what}");
+    }
+}
+
+/// A model that passes whatever the store does would prove nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_model_finds_each_fault_that_is_planted() {
+    for fault in Fault::ALL {
+        let fresh = || Box::new(Planted::new(Embedded::new(small(2)), fault)) as Box<dyn Fixture>;
+        let found = task_queue::run_model(&fresh, ModelClock::OfTheTest, 12, 200).await;
+        let Err(what) = found else { panic!("{fault:?} is not found") };
+        assert!(fault.is_named_by(&what), "{fault:?} is found as something else: {what}");
+        println!("{fault:?}: {what}");
+    }
+}
+
 #[tokio::test]
 async fn open_says_what_is_wrong() {
     let fixture = Embedded::new(small(2));
     let store = fixture.open_now().unwrap();
     assert!(matches!(fixture.open_now().map(drop), Err(OpenJobsError::InUse(_))));
     drop(store);
-    let open = |options| EmbeddedJobs::open(fixture.dir.path(), &options, Clock::system()).map(drop);
+    let open = |options| EmbeddedJobs::open(&fixture.dir(), &options, Clock::system()).map(drop);
     assert!(matches!(open(small(3)), Err(OpenJobsError::OtherShards { found: 2, asked: 3, .. })));
     assert!(matches!(open(small(0)), Err(OpenJobsError::Invalid(what)) if what.starts_with("shards is 0")));
-    std::fs::write(fixture.dir.path().join("WINDFALL-JOBS"), "9\n").unwrap();
+    std::fs::write(fixture.dir().join("WINDFALL-JOBS"), "9\n").unwrap();
     assert!(matches!(open(small(2)), Err(OpenJobsError::Newer { found: 9, known: 1, .. })));
 }
 

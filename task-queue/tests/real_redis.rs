@@ -11,9 +11,10 @@ use bytes::Bytes;
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use windfall_conformance::redis_nodes::{self, SlotMoves, asked, command};
-use windfall_conformance::task_queue::{self, Fixture};
+use windfall_conformance::task_queue::{self, Fixture, ModelClock};
 use windfall_contract::due::{Durability, FAR_INDEX, Shard, SlotMinute, TaskId};
 use windfall_contract::task_queue::{
     DoubtfulJobs, FarJob, JobId, JobStore, JobStoreError, NewJobs, ONCE_KEPT_MS, OnceJob, OnceMark,
@@ -97,6 +98,26 @@ async fn one_server_conforms() {
     assert!(failed.is_empty(), "{failed:#?}");
 }
 
+/// Random calls on stores that have a prefix each. The servers' clock decides, so a seed says which calls are made, and not
+/// when. `WINDFALL_TASK_QUEUE_SEED` runs one seed alone.
+async fn is_as_the_model(name: &'static str, options: &RedisJobsOptions, seeds: u64, steps: usize) {
+    let stores = AtomicU64::new(0);
+    let fresh = || {
+        let prefix = format!("{}-m{}", options.prefix, stores.fetch_add(1, SeqCst));
+        Box::new(Redis { name, options: RedisJobsOptions { prefix, ..options.clone() } }) as Box<dyn Fixture>
+    };
+    if let Err(what) = task_queue::run_model(&fresh, ModelClock::OfTheStore, seeds, steps).await {
+        panic!("{what}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs real servers: ./dev test runs it"]
+async fn one_server_is_as_the_model() {
+    let server = single().await;
+    is_as_the_model("redis", &patient(RedisJobsOptions::at(server.url())), 3, 150).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs real servers: ./dev test runs it"]
 async fn the_whole_contract_holds_over_http() {
@@ -115,6 +136,7 @@ async fn a_cluster_conforms_and_is_followed_when_slots_move() {
     let fixture = Redis { name: "cluster", options: options.clone() };
     let failed = task_queue::run(&fixture).await;
     assert!(failed.is_empty(), "{failed:#?}");
+    is_as_the_model("cluster", &options, 1, 100).await;
     // A queue's jobs lie on several masters.
     let store = RedisJobs::open(options.clone()).await.unwrap();
     let queue = name("spread");

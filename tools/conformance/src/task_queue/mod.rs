@@ -1,9 +1,14 @@
 //! What every store of jobs has to show: each sentence of [`contract`](windfall_contract::task_queue), as a check.
+//!
+//! [`run`] has the checks; [`run_model`] makes random calls and holds the store against a naive one in memory.
 
 mod far;
 mod jobs;
 mod leases;
+mod model;
 mod tokens;
+
+pub use model::{ModelClock, run as run_model};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -29,6 +34,15 @@ pub trait Fixture: Send + Sync {
 
     /// Lets the store's clock go on by so much at least.
     async fn wait_ms(&self, ms: u64);
+
+    /// Kills the process of an open store, where the driver can have that, so that the next [`open`](Self::open) finds what it
+    /// leaves. The handles of the store are dropped afterwards, and may not change that.
+    ///
+    /// # Errors
+    /// What the driver says; it fails the check.
+    async fn crash(&self) -> Result<(), String> {
+        Ok(())
+    }
 }
 
 /// Runs all checks on queues of their own each, and returns the failed ones with what was wrong.
