@@ -90,9 +90,9 @@ mod tx;
 mod verify;
 mod withdrawal;
 
-pub use acts::correction::{CarriedOut, CarryOut, Correction, Selection, Survey, Totals};
 pub use acts::{
-    ActEnd, ActFilter, ActOutcome, Deed, Ended, Operator, Proposal, Proposed, StoredAct, Subject,
+    ActEnd, ActFilter, ActOutcome, CarriedOut, CarryOut, Correction, Deed, Ended, Operator, Proposal,
+    Proposed, Selection, StoredAct, Subject, Survey, Totals,
 };
 pub use anchor::{Anchor, AnchorError, FileAnchor};
 pub use archive::{ArchiveEntry, ArchiveFilter, Archived, Replay};

@@ -1,7 +1,7 @@
 //! Reads a ledger without writing it, for checks that must not trust the writer.
 
-use crate::acts::correction::{Selection, Survey};
-use crate::acts::{ActFilter, StoredAct};
+use crate::acts::model::{ActFilter, StoredAct};
+use crate::acts::selection::{Selection, Survey};
 use crate::anchor::Anchor;
 use crate::archive::{ArchiveFilter, Archived, Replay};
 use crate::contract::{Lines, Read};

@@ -5,9 +5,9 @@ use super::state::SqliteTx;
 use super::transfers::Transfers;
 use super::{orders, query, withdrawals};
 use crate::acts::decision::{Standing, part};
+use crate::acts::model::{ActEnd, ActFilter, ActOutcome, Operator, Proposal, StoredAct};
 use crate::acts::perform::{of_json, to_json};
 use crate::acts::steps::{ActReads, ActSteps, BudgetNumbers, Payment, Transfer, TransferOutcome};
-use crate::acts::{ActEnd, ActFilter, ActOutcome, Operator, Proposal, StoredAct};
 use crate::budget::{Take, hash};
 use crate::error::LedgerError;
 use crate::journal::{Account, BUDGET, JournalEntry, USER};
@@ -100,7 +100,7 @@ fn read(row: &Row<'_>) -> Result<Read, rusqlite::Error> {
         |name, actor| Ok::<_, rusqlite::Error>(Operator { name: row.get(name)?, actor: row.get(actor)? });
     let proposal = Proposal {
         // Replaced by what the text says.
-        deed: crate::acts::Deed::Freeze { user_id: 0 },
+        deed: crate::acts::model::Deed::Freeze { user_id: 0 },
         reason: row.get(2)?,
         evidence: row.get(3)?,
         operator: operator(4, 5)?,

@@ -2,10 +2,12 @@
 
 use super::acts::are_there;
 use super::state::SqliteTx;
-use crate::acts::correction::{Part, Selection, Survey, Totals};
+use crate::acts::model::{ActEnd, ActOutcome, Operator, StoredAct};
 use crate::acts::perform::to_json;
-use crate::acts::steps::{ActSteps, CorrectionReads, CorrectionSteps, Payment, Transfer, TransferOutcome};
-use crate::acts::{ActEnd, ActOutcome, Operator, StoredAct};
+use crate::acts::selection::{Selection, Survey, Totals};
+use crate::acts::steps::{
+    ActSteps, CorrectionReads, CorrectionSteps, Part, Payment, Transfer, TransferOutcome,
+};
 use crate::error::LedgerError;
 use crate::journal::USER;
 use crate::model::{CREDITED, RESERVED};
