@@ -10,9 +10,10 @@ use super::options::PostgresOptions;
 use super::position;
 use super::session::Session;
 use super::shape::spell_check;
-use crate::audit::{
-    AuditDb, AuditError, Cell, TABLE_SETS, Value, add_to_sums, one, pays_order, sums_of_users,
-};
+use crate::audit::db::{AuditDb, Cell, Value, add_to_sums, one, sums_of_users};
+use crate::audit::increment::pays_order;
+use crate::audit::model::AuditError;
+use crate::audit::tables::SETS as TABLE_SETS;
 use crate::error::{LedgerError, OpenError};
 use crate::guard::Guard;
 use std::cell::RefMut;

@@ -6,7 +6,7 @@ use super::options::PostgresOptions;
 use super::session::Session;
 use super::shape::Shape;
 use super::{acts, copies, schema};
-use crate::audit;
+use crate::audit::tables::SETS as TABLE_SETS;
 use crate::error::OpenError;
 use crate::guard::Guard;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub(super) fn make_more(session: &Session, address: &Address, has_journal: bool)
     alone(session, address, copies::GRANTS)?;
     if has_journal {
         make_set(session, address, &["acts", "act_ends", "correction_pages", "frozen_users"], acts::TABLES)?;
-        for set in audit::TABLE_SETS {
+        for set in TABLE_SETS {
             make_set(session, address, set.names, &set.sql(true))?;
         }
     }

@@ -3,7 +3,9 @@
 //! front of it any more.
 
 use super::{acts, closing, position, schema};
-use crate::audit::{AuditDb, AuditError, Cell, TABLE_SETS, Value};
+use crate::audit::db::{AuditDb, Cell, Value};
+use crate::audit::model::AuditError;
+use crate::audit::tables::SETS as TABLE_SETS;
 use crate::error::{LedgerError, OpenError};
 use crate::guard::Guard;
 use rusqlite::types::{ToSqlOutput, ValueRef};
