@@ -1,6 +1,6 @@
 //! Corrections in a file: order by order, by key. Nobody else writes meanwhile.
 
-use super::acts::are_there;
+use super::act_tables::are_there;
 use super::state::SqliteTx;
 use crate::acts::model::{ActEnd, ActOutcome, Operator, StoredAct};
 use crate::acts::perform::to_json;
