@@ -9,8 +9,9 @@
 //! Two sealers at once: an advisory lock lets one of them work; the unique numbers and beginnings of seals let one of two
 //! commit, whatever becomes of that lock.
 
+use super::address::Address;
 use super::budget_keys::{cell, text};
-use super::link::{Address, Link, Purpose};
+use super::link::{Link, Purpose};
 use super::options::PostgresOptions;
 use super::position;
 use super::session::Session;

@@ -3,7 +3,8 @@
 //! Orders are read where they lie, page after page of their table, so that no index of activities is needed and a pass over all
 //! of them is a sequential read. What is locked is locked in the order of everybody: orders by key, then budgets, then accounts.
 
-use super::acts::{TRY_LOCK, are_there};
+use super::act_tables::are_there;
+use super::acts::TRY_LOCK;
 use super::budget_keys::{cell, text};
 use super::budgets;
 use super::link::Link;
