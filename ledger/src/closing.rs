@@ -8,14 +8,11 @@
 //! The auditor takes a transfer from before the close as right where its order was detached, since nothing is left to compare it with. So
 //! orders are detached when it has compared all of these transfers, and seals cover them ([`Unproven`]).
 
-use crate::contract::Transaction;
 use crate::error::LedgerError;
-use crate::ledger::Ledger;
-use crate::model::{Attempt, Order, OrderOutcome};
+use crate::model::Order;
 use crate::rows_of::{OrderRow, RowsPage, TransferRow};
 use std::collections::BTreeSet;
 use std::fmt;
-use windfall_contract::accounts::{Reason, Status, StoredOrder};
 
 /// An activity that is to be closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -222,117 +219,8 @@ pub(crate) trait ClosingReads {
     ) -> Result<RowsPage<TransferRow>, LedgerError>;
 }
 
-impl Ledger {
-    /// Closes an activity: the ledger credits and reserves none of its orders from now on. A repeat of an order that was
-    /// credited answers so while its row is there.
-    ///
-    /// In PostgreSQL it waits for the transactions that have written orders, with new ones behind it, for two seconds at a time.
-    /// Only the owner of the tables may do it, and every process has to be of a release that knows closed activities: an older one
-    /// repeats what the database refuses it, without end.
-    ///
-    /// # Errors
-    /// [`LedgerError`]: nothing was changed, or nobody knows; close it again.
-    pub fn close_activity(&mut self, which: &Close<'_>) -> Result<Closed, LedgerError> {
-        check_name(which.activity)?;
-        self.store.close(which)
-    }
-
-    /// Opens a closed activity again, if none of its orders was detached.
-    ///
-    /// # Errors
-    /// [`LedgerError`]: nothing was changed, or nobody knows; open it again.
-    pub fn reopen_activity(&mut self, activity: &str) -> Result<Reopened, LedgerError> {
-        check_name(activity)?;
-        self.store.reopen(activity)
-    }
-
-    /// Notes that the orders of a closed activity leave the ledger, and which export has them. The caller has compared the
-    /// export with the orders. The auditor must have read every transfer from before the close, and a seal must cover each, unless the
-    /// caller accepts otherwise by name.
-    ///
-    /// # Errors
-    /// [`LedgerError`]: nothing was changed, or nobody knows; ask again.
-    pub fn begin_detach(&mut self, which: &Detach<'_>) -> Result<DetachBegun, LedgerError> {
-        check_name(which.activity)?;
-        self.store.begin_detach(which)
-    }
-
-    /// Deletes a part of the orders of an activity whose detaching has begun, from behind a place on: empty at first, then what the
-    /// step before says comes next. With the last of them it notes that all have gone. It may be begun anew at any time.
-    ///
-    /// # Errors
-    /// [`LedgerError::Invalid`] where detaching has not begun; after every other error do the step again.
-    pub fn detach_step(
-        &mut self,
-        activity: &str,
-        after: &str,
-        time_ms: i64,
-    ) -> Result<DetachStep, LedgerError> {
-        check_name(activity)?;
-        self.store.detach_step(activity, after, time_ms)
-    }
-}
-
-fn check_name(activity: &str) -> Result<(), LedgerError> {
-    if activity.is_empty() || activity.contains('\0') {
-        return Err(LedgerError::Invalid(
-            "the name of an activity must not be empty, nor contain NUL".into(),
-        ));
-    }
-    Ok(())
-}
-
 pub(crate) fn not_begun(activity: &str) -> LedgerError {
     LedgerError::Invalid(format!("detaching the orders of activity {activity} has not begun"))
-}
-
-/// Hands the orders of open activities to `run`, and answers those of closed ones by what is stored. The places of the former in the batch
-/// are given where there are any of the latter.
-pub(crate) fn split<'t, 'o>(
-    tx: &mut (dyn Transaction + 't),
-    batch: &[Order<'o>],
-    attempt: Attempt,
-    run: impl FnOnce(
-        &mut (dyn Transaction + 't),
-        &[Order<'o>],
-        Option<&[usize]>,
-    ) -> Result<Vec<OrderOutcome>, LedgerError>,
-) -> Result<Vec<OrderOutcome>, LedgerError> {
-    let closed = tx.closed(batch)?;
-    if closed.is_empty() {
-        return run(tx, batch, None);
-    }
-    batch.iter().try_for_each(Order::check)?;
-    let is_closed = |order: &Order<'_>| closed.contains(order.activity);
-    let places: Vec<usize> = (0..batch.len()).filter(|at| !is_closed(&batch[*at])).collect();
-    let open: Vec<Order<'o>> = places.iter().map(|at| batch[*at]).collect();
-    let mut decided = run(tx, &open, Some(&places))?.into_iter();
-    let ids: Vec<_> = batch.iter().filter(|order| is_closed(order)).map(Order::id).collect();
-    let mut stored = tx.orders(&ids)?.into_iter();
-    let mut outcomes = Vec::with_capacity(batch.len());
-    for order in batch {
-        let outcome = match is_closed(order) {
-            true => stored.next().map(|stored| answer(stored.as_ref(), order, attempt)),
-            false => decided.next(),
-        };
-        outcomes.push(outcome.ok_or_else(|| LedgerError::Damaged("an answer is missing".into()))?);
-    }
-    Ok(outcomes)
-}
-
-/// The answer to an order of a closed activity.
-fn answer(stored: Option<&StoredOrder>, order: &Order<'_>, attempt: Attempt) -> OrderOutcome {
-    let Some(stored) = stored else { return OrderOutcome::Rejected(Reason::ActivityClosed) };
-    let same = (stored.user_id, stored.amount) == (order.user_id, order.amount)
-        && (&*stored.activity, &*stored.scene, &*stored.bonus_type)
-            == (order.activity, order.scene, order.bonus_type);
-    match stored.status {
-        _ if !same => OrderOutcome::Conflict,
-        Status::Credited => OrderOutcome::AlreadyCredited,
-        Status::Reserved => OrderOutcome::Reserved,
-        Status::Rejected(reason) if attempt == Attempt::Normal => OrderOutcome::Rejected(reason),
-        Status::Rejected(_) => OrderOutcome::Rejected(Reason::ActivityClosed),
-    }
 }
 
 /// Those of the known activities that orders of this batch are of.
@@ -367,47 +255,6 @@ mod tests {
         amount: 10,
         time_ms: 1,
     };
-
-    fn stored(status: Status) -> StoredOrder {
-        StoredOrder {
-            key: "a spring".into(),
-            trade_no: "a".into(),
-            user_id: 7,
-            activity: "spring".into(),
-            scene: "rain".into(),
-            bonus_type: "cash".into(),
-            amount: 10,
-            status,
-            payer: String::new(),
-            created_ms: 1,
-            decided_ms: None,
-        }
-    }
-
-    #[test]
-    fn nothing_that_asks_for_money_gets_it() {
-        let closed = OrderOutcome::Rejected(Reason::ActivityClosed);
-        let refused = Status::Rejected(Reason::BudgetExhausted);
-        for attempt in [Attempt::Normal, Attempt::Replay] {
-            assert_eq!(answer(None, &ORDER, attempt), closed);
-            let known = |status| answer(Some(&stored(status)), &ORDER, attempt);
-            assert_eq!(known(Status::Credited), OrderOutcome::AlreadyCredited);
-            assert_eq!(known(Status::Reserved), OrderOutcome::Reserved);
-            let again = match attempt {
-                Attempt::Normal => OrderOutcome::Rejected(Reason::BudgetExhausted),
-                Attempt::Replay => closed,
-            };
-            assert_eq!(known(refused), again);
-            for other in [
-                Order { user_id: 8, ..ORDER },
-                Order { amount: 11, ..ORDER },
-                Order { scene: "cards", ..ORDER },
-                Order { bonus_type: "coin", ..ORDER },
-            ] {
-                assert_eq!(answer(Some(&stored(Status::Credited)), &other, attempt), OrderOutcome::Conflict);
-            }
-        }
-    }
 
     #[test]
     fn what_is_missing_is_named_with_what_to_do() {

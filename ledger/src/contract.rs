@@ -17,8 +17,8 @@ use crate::model::{
     ReservedOrder, Settlement, Writers,
 };
 use crate::reconcile::Reconciliation;
-use crate::sealer::SealError;
-use crate::statement::StatementReads;
+use crate::seal_error::SealError;
+use crate::statement_reads::StatementReads;
 use crate::withdrawal::{Held, HeldFor, HoldOutcome, StoredWithdrawal};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;

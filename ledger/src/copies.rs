@@ -20,8 +20,6 @@
 //! An order is named by its key, as it is stored, which never changes: a row that was written under a number alone, before
 //! version 6 of the schema, goes on to be found. Pages go by these keys.
 
-use crate::error::LedgerError;
-use crate::ledger::Ledger;
 use windfall_contract::accounts::StoredOrder;
 
 /// How reserved orders are listed.
@@ -108,44 +106,10 @@ pub struct WrittenCopy<'a> {
     pub next_write_ms: i64,
 }
 
-impl Ledger {
-    /// Lists a page of the reserved orders that came of age, unless another process does.
-    ///
-    /// # Errors
-    /// [`LedgerError`]: list again later.
-    pub fn list_copies(&mut self, how: &ListCopies) -> Result<Listing, LedgerError> {
-        self.store.list_copies(how)
-    }
-
-    /// The budget keys of all orders that are listed.
-    ///
-    /// # Errors
-    /// [`LedgerError`].
-    pub fn copy_keys(&mut self) -> Result<Vec<CopyKey>, LedgerError> {
-        self.store.copy_keys()
-    }
-
-    /// Takes orders that are due and that nobody else takes. Those that are not reserved any more are forgotten.
-    ///
-    /// # Errors
-    /// [`LedgerError`]: nothing was taken, or nobody knows, and they are due again when the lease ends.
-    pub fn take_copies(&mut self, which: &TakeCopies<'_>) -> Result<TakenCopies, LedgerError> {
-        self.store.take_copies(which)
-    }
-
-    /// Notes that events were written.
-    ///
-    /// # Errors
-    /// [`LedgerError`]: they are due again when the lease ends.
-    pub fn note_copies(&mut self, written: &[WrittenCopy<'_>]) -> Result<(), LedgerError> {
-        self.store.note_copies(written)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Attempt, BudgetSet, LedgerOptions, Order};
+    use crate::{Attempt, BudgetSet, Ledger, LedgerOptions, Order};
 
     const AFTER_MS: i64 = 100;
     const LEASE_MS: i64 = 50;

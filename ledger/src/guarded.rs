@@ -1,10 +1,7 @@
-//! What the front offers of a guarded ledger.
+//! What a guarded ledger answers, and what a person says to accept it.
 
-use crate::error::{LedgerError, OpenError};
-use crate::guard::Guard;
-use crate::ledger::Ledger;
-use crate::mark::Mark;
-use std::sync::Arc;
+use crate::error::LedgerError;
+use crate::mark::{Mark, Position, ServerPosition};
 
 /// A beat of the ledger.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,44 +52,18 @@ pub enum Accepted {
     },
 }
 
-impl Ledger {
-    /// The same ledger under this guard, as are all readers and further connections that are made from it from now on.
-    /// Each connection compares the database with the guard's marks before it is used. The database gets tables of the
-    /// guard's own.
-    ///
-    /// # Errors
-    /// [`OpenError`], where the ledger is a file and cannot be compared. A ledger on PostgreSQL is compared with its
-    /// next connection.
-    pub fn guarded(mut self, guard: Arc<Guard>) -> Result<Self, OpenError> {
-        self.store.guard_by(guard)?;
-        Ok(self)
-    }
-
-    /// The guard, if there is one.
-    pub fn guard(&self) -> Option<Arc<Guard>> {
-        self.store.guard()
-    }
-
-    /// Compares the ledger with the guard's marks, and returns the mark to keep outside of it: if it was counted, then
-    /// everything that was committed before this call was made is held by a ledger that holds the mark. `None` where the
-    /// ledger went back in time, and where it is not guarded. Without `count` no beat is counted, for a caller that has
-    /// committed nothing since the last one; nor is one while another process counts.
-    ///
-    /// # Errors
-    /// [`LedgerError`]: nothing is known; ask again.
-    pub fn beat(&mut self, count: bool) -> Result<Option<Beat>, LedgerError> {
-        self.store.beat(count)
-    }
-
-    /// Notes that a person has accepted the ledger as it is: every mark that is known is given up, by every process. The
-    /// ledger's new generation is above that of each of them.
-    ///
-    /// # Errors
-    /// [`LedgerError::Invalid`] if the generation is not the ledger's, if it does not hold the beat that was seen, or if the
-    /// ledger is not known to lack anything: marks that nobody has read must not be given up. After every other error ask
-    /// again: what was accepted answers [`Accepted::Before`].
-    pub fn accept(&mut self, acceptance: &Acceptance) -> Result<Accepted, LedgerError> {
-        self.store.accept(acceptance)
+impl Position {
+    /// Whether this database holds the beat that a person has seen before accepting it.
+    pub fn is_as_shown(&self, acceptance: &Acceptance) -> bool {
+        let Acceptance { generation, lineage, beat, .. } = acceptance;
+        let is_last = (&self.last.lineage, self.last.beat) == (lineage, *beat);
+        let shown = || Mark {
+            generation: *generation,
+            lineage: lineage.clone(),
+            beat: *beat,
+            server: ServerPosition::default(),
+        };
+        is_last || self.holds(&shown()).is_ok()
     }
 }
 

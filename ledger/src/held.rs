@@ -1,17 +1,16 @@
 //! The withdrawals of all users that are held, in the order of time, page by page.
 //!
 //! Only of those that are held: an index has them, and a page reads and sorts what it has. Nothing but their users' statements
-//! leads to those that were paid or refused ([`LedgerReader::withdrawals_of`]).
+//! leads to those that were paid or refused ([`LedgerReader::withdrawals_of`](crate::LedgerReader::withdrawals_of)).
 
 use crate::error::LedgerError;
 use crate::key::{WithdrawalId, is_number};
-use crate::reader::LedgerReader;
-use crate::withdrawal::{StoredWithdrawal, WithdrawalStatus};
+use crate::withdrawal::StoredWithdrawal;
 use std::fmt;
 use std::str::FromStr;
 
 /// The most withdrawals in a page.
-const PAGE_MAX: u32 = 10_000;
+pub(crate) const PAGE_MAX: u32 = 10_000;
 
 /// Which held withdrawals a page has.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,7 +56,7 @@ pub struct HeldCursor {
 }
 
 impl HeldCursor {
-    fn at(withdrawal: &StoredWithdrawal) -> Self {
+    pub(crate) fn at(withdrawal: &StoredWithdrawal) -> Self {
         Self { time_ms: withdrawal.created_ms, key: withdrawal.key.clone() }
     }
 }
@@ -86,23 +85,6 @@ impl FromStr for HeldCursor {
             is_number(id).then_some(Self { time_ms, key })
         };
         parse().ok_or_else(|| LedgerError::Invalid(format!("{text:?} is no cursor that a page has returned")))
-    }
-}
-
-impl LedgerReader {
-    /// A page of the withdrawals of all users that are held. It costs a look at each one that is held, of this page or not, and
-    /// a look-up of each one that it has.
-    ///
-    /// # Errors
-    /// [`LedgerError`].
-    pub fn held_page(&self, which: &HeldByTime) -> Result<HeldPage, LedgerError> {
-        let which = HeldByTime { limit: which.limit.clamp(1, PAGE_MAX), ..which.clone() };
-        let mut withdrawals = self.read.held_by_time(&which)?;
-        let is_full = withdrawals.len() >= usize::try_from(which.limit).unwrap_or(usize::MAX);
-        let next = withdrawals.last().filter(|_| is_full).map(HeldCursor::at);
-        // One that has ended between two reads is not held any more.
-        withdrawals.retain(|one| one.status == WithdrawalStatus::Held);
-        Ok(HeldPage { withdrawals, next })
     }
 }
 

@@ -1,8 +1,12 @@
 //! The handle that writes a ledger, whatever database holds it.
 
 use crate::archive::{ArchiveFilter, Archived, Replay};
+use crate::closing::{Close, Closed, Detach, DetachBegun, DetachStep, Reopened};
 use crate::contract::Store;
+use crate::copies::{CopyKey, ListCopies, Listing, TakeCopies, TakenCopies, WrittenCopy};
 use crate::error::{LedgerError, OpenError};
+use crate::guard::Guard;
+use crate::guarded::{Acceptance, Accepted, Beat};
 use crate::key::{OrderId, WithdrawalId};
 use crate::model::{
     Attempt, BudgetRaised, BudgetSet, BudgetState, BudgetsApplied, Order, OrderOutcome, Writers,
@@ -13,6 +17,7 @@ use crate::sqlite::{LedgerOptions, SqliteLedger};
 use crate::tx::Tx;
 use crate::withdrawal::StoredWithdrawal;
 use std::path::Path;
+use std::sync::Arc;
 use windfall_contract::accounts::{FlowLine, StoredOrder};
 
 /// How often a whole transaction is tried that another transaction was in the way of.
@@ -73,7 +78,7 @@ impl Ledger {
         url: &str,
         postgres: &crate::PostgresOptions,
         options: crate::MigrateOptions,
-        guard: &crate::Guard,
+        guard: &Guard,
     ) -> Result<crate::Migrated, OpenError> {
         crate::postgres::migrate(url, postgres, options, guard)
     }
@@ -88,7 +93,7 @@ impl Ledger {
     pub fn prepare(
         url: &str,
         postgres: &crate::PostgresOptions,
-        guard: std::sync::Arc<crate::Guard>,
+        guard: Arc<Guard>,
     ) -> Result<i64, OpenError> {
         crate::postgres::prepare(url, postgres, guard)
     }
@@ -291,4 +296,133 @@ impl Ledger {
     pub fn check(&self) -> Result<(), LedgerError> {
         self.store.read().check()
     }
+
+    /// Closes an activity: the ledger credits and reserves none of its orders from now on. A repeat of an order that was
+    /// credited answers so while its row is there.
+    ///
+    /// In PostgreSQL it waits for the transactions that have written orders, with new ones behind it, for two seconds at a time.
+    /// Only the owner of the tables may do it, and every process has to be of a release that knows closed activities: an older one
+    /// repeats what the database refuses it, without end.
+    ///
+    /// # Errors
+    /// [`LedgerError`]: nothing was changed, or nobody knows; close it again.
+    pub fn close_activity(&mut self, which: &Close<'_>) -> Result<Closed, LedgerError> {
+        check_name(which.activity)?;
+        self.store.close(which)
+    }
+
+    /// Opens a closed activity again, if none of its orders was detached.
+    ///
+    /// # Errors
+    /// [`LedgerError`]: nothing was changed, or nobody knows; open it again.
+    pub fn reopen_activity(&mut self, activity: &str) -> Result<Reopened, LedgerError> {
+        check_name(activity)?;
+        self.store.reopen(activity)
+    }
+
+    /// Notes that the orders of a closed activity leave the ledger, and which export has them. The caller has compared the
+    /// export with the orders. The auditor must have read every transfer from before the close, and a seal must cover each, unless the
+    /// caller accepts otherwise by name.
+    ///
+    /// # Errors
+    /// [`LedgerError`]: nothing was changed, or nobody knows; ask again.
+    pub fn begin_detach(&mut self, which: &Detach<'_>) -> Result<DetachBegun, LedgerError> {
+        check_name(which.activity)?;
+        self.store.begin_detach(which)
+    }
+
+    /// Deletes a part of the orders of an activity whose detaching has begun, from behind a place on: empty at first, then what the
+    /// step before says comes next. With the last of them it notes that all have gone. It may be begun anew at any time.
+    ///
+    /// # Errors
+    /// [`LedgerError::Invalid`] where detaching has not begun; after every other error do the step again.
+    pub fn detach_step(
+        &mut self,
+        activity: &str,
+        after: &str,
+        time_ms: i64,
+    ) -> Result<DetachStep, LedgerError> {
+        check_name(activity)?;
+        self.store.detach_step(activity, after, time_ms)
+    }
+
+    /// Lists a page of the reserved orders that came of age, unless another process does.
+    ///
+    /// # Errors
+    /// [`LedgerError`]: list again later.
+    pub fn list_copies(&mut self, how: &ListCopies) -> Result<Listing, LedgerError> {
+        self.store.list_copies(how)
+    }
+
+    /// The budget keys of all orders that are listed.
+    ///
+    /// # Errors
+    /// [`LedgerError`].
+    pub fn copy_keys(&mut self) -> Result<Vec<CopyKey>, LedgerError> {
+        self.store.copy_keys()
+    }
+
+    /// Takes orders that are due and that nobody else takes. Those that are not reserved any more are forgotten.
+    ///
+    /// # Errors
+    /// [`LedgerError`]: nothing was taken, or nobody knows, and they are due again when the lease ends.
+    pub fn take_copies(&mut self, which: &TakeCopies<'_>) -> Result<TakenCopies, LedgerError> {
+        self.store.take_copies(which)
+    }
+
+    /// Notes that events were written.
+    ///
+    /// # Errors
+    /// [`LedgerError`]: they are due again when the lease ends.
+    pub fn note_copies(&mut self, written: &[WrittenCopy<'_>]) -> Result<(), LedgerError> {
+        self.store.note_copies(written)
+    }
+
+    /// The same ledger under this guard, as are all readers and further connections that are made from it from now on.
+    /// Each connection compares the database with the guard's marks before it is used. The database gets tables of the
+    /// guard's own.
+    ///
+    /// # Errors
+    /// [`OpenError`], where the ledger is a file and cannot be compared. A ledger on PostgreSQL is compared with its
+    /// next connection.
+    pub fn guarded(mut self, guard: Arc<Guard>) -> Result<Self, OpenError> {
+        self.store.guard_by(guard)?;
+        Ok(self)
+    }
+
+    /// The guard, if there is one.
+    pub fn guard(&self) -> Option<Arc<Guard>> {
+        self.store.guard()
+    }
+
+    /// Compares the ledger with the guard's marks, and returns the mark to keep outside of it: if it was counted, then
+    /// everything that was committed before this call was made is held by a ledger that holds the mark. `None` where the
+    /// ledger went back in time, and where it is not guarded. Without `count` no beat is counted, for a caller that has
+    /// committed nothing since the last one; nor is one while another process counts.
+    ///
+    /// # Errors
+    /// [`LedgerError`]: nothing is known; ask again.
+    pub fn beat(&mut self, count: bool) -> Result<Option<Beat>, LedgerError> {
+        self.store.beat(count)
+    }
+
+    /// Notes that a person has accepted the ledger as it is: every mark that is known is given up, by every process. The
+    /// ledger's new generation is above that of each of them.
+    ///
+    /// # Errors
+    /// [`LedgerError::Invalid`] if the generation is not the ledger's, if it does not hold the beat that was seen, or if the
+    /// ledger is not known to lack anything: marks that nobody has read must not be given up. After every other error ask
+    /// again: what was accepted answers [`Accepted::Before`].
+    pub fn accept(&mut self, acceptance: &Acceptance) -> Result<Accepted, LedgerError> {
+        self.store.accept(acceptance)
+    }
+}
+
+fn check_name(activity: &str) -> Result<(), LedgerError> {
+    if activity.is_empty() || activity.contains('\0') {
+        return Err(LedgerError::Invalid(
+            "the name of an activity must not be empty, nor contain NUL".into(),
+        ));
+    }
+    Ok(())
 }

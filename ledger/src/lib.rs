@@ -62,6 +62,7 @@ mod archive;
 mod audit;
 mod budget;
 mod chain;
+mod closed_orders;
 mod closing;
 mod contract;
 mod copies;
@@ -83,16 +84,18 @@ mod reconcile;
 mod rows_of;
 #[cfg(feature = "sabotage")]
 pub mod sabotage;
+mod seal_error;
 mod sealer;
 mod sqlite;
 mod statement;
+mod statement_reads;
 mod tx;
 mod verify;
 mod withdrawal;
 
-pub use acts::correction::{CarriedOut, CarryOut, Correction, Selection, Survey, Totals};
 pub use acts::{
-    ActEnd, ActFilter, ActOutcome, Deed, Ended, Operator, Proposal, Proposed, StoredAct, Subject,
+    ActEnd, ActFilter, ActOutcome, CarriedOut, CarryOut, Correction, Deed, Ended, Operator, Proposal,
+    Proposed, Selection, StoredAct, Subject, Survey, Totals,
 };
 pub use anchor::{Anchor, AnchorError, FileAnchor};
 pub use archive::{ArchiveEntry, ArchiveFilter, Archived, Replay};
@@ -124,7 +127,8 @@ pub use postgres::{MigrateOptions, Migrated, PostgresOptions};
 pub use reader::{LedgerReader, OrderLines};
 pub use reconcile::Reconciliation;
 pub use rows_of::{OrderRow, RowsPage, TransferRow};
-pub use sealer::{SEAL_ROWS_MAX, SealError, Sealer};
+pub use seal_error::SealError;
+pub use sealer::{SEAL_ROWS_MAX, Sealer};
 pub use sqlite::LedgerOptions;
 pub use statement::{
     STATEMENT_SKIP_MAX, Statement, StatementCursor, StatementFrom, StatementLine, WithdrawalsPage,

@@ -15,7 +15,6 @@
 //! A person who has reconciled ends the state by raising the ledger's *generation*: marks of earlier generations are
 //! given up, whoever holds them.
 
-use crate::guarded::Acceptance;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -117,21 +116,6 @@ impl Position {
             return Err(Missing::Wal);
         }
         Ok(())
-    }
-}
-
-impl Position {
-    /// Whether this database holds the beat that a person has seen before accepting it.
-    pub fn is_as_shown(&self, acceptance: &Acceptance) -> bool {
-        let Acceptance { generation, lineage, beat, .. } = acceptance;
-        let is_last = (&self.last.lineage, self.last.beat) == (lineage, *beat);
-        let shown = || Mark {
-            generation: *generation,
-            lineage: lineage.clone(),
-            beat: *beat,
-            server: ServerPosition::default(),
-        };
-        is_last || self.holds(&shown()).is_ok()
     }
 }
 

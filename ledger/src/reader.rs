@@ -1,16 +1,19 @@
 //! Reads a ledger without writing it, for checks that must not trust the writer.
 
-use crate::acts::correction::{Selection, Survey};
-use crate::acts::{ActFilter, StoredAct};
+use crate::acts::model::{ActFilter, StoredAct};
+use crate::acts::selection::{Selection, Survey};
 use crate::anchor::Anchor;
 use crate::archive::{ArchiveFilter, Archived, Replay};
+use crate::closing::ClosedActivity;
 use crate::contract::{Lines, Read};
 use crate::error::{LedgerError, OpenError};
+use crate::held::{self, HeldByTime, HeldCursor, HeldPage};
 use crate::key::{OrderId, WithdrawalId};
 use crate::model::{Awaits, BudgetState, OrderLine, ReservedOrder, Settlement};
 use crate::reconcile::Reconciliation;
+use crate::rows_of::{OrderRow, RowsPage, TransferRow};
 use crate::verify::{self, Verified, VerifyError};
-use crate::withdrawal::{HeldFor, StoredWithdrawal};
+use crate::withdrawal::{HeldFor, StoredWithdrawal, WithdrawalStatus};
 use std::fmt;
 use std::path::Path;
 use windfall_contract::accounts::{FlowLine, StoredOrder};
@@ -167,6 +170,50 @@ impl LedgerReader {
         limit: u32,
     ) -> Result<Vec<StoredWithdrawal>, LedgerError> {
         self.read.held_withdrawals(which, before_ms, after, limit.clamp(1, 10_000))
+    }
+
+    /// A page of the withdrawals of all users that are held. It costs a look at each one that is held, of this page or not, and
+    /// a look-up of each one that it has.
+    ///
+    /// # Errors
+    /// [`LedgerError`].
+    pub fn held_page(&self, which: &HeldByTime) -> Result<HeldPage, LedgerError> {
+        let which = HeldByTime { limit: which.limit.clamp(1, held::PAGE_MAX), ..which.clone() };
+        let mut withdrawals = self.read.held_by_time(&which)?;
+        let is_full = withdrawals.len() >= usize::try_from(which.limit).unwrap_or(usize::MAX);
+        let next = withdrawals.last().filter(|_| is_full).map(HeldCursor::at);
+        // One that has ended between two reads is not held any more.
+        withdrawals.retain(|one| one.status == WithdrawalStatus::Held);
+        Ok(HeldPage { withdrawals, next })
+    }
+
+    /// The activities that are closed, by name.
+    ///
+    /// # Errors
+    /// [`LedgerError`].
+    pub fn closed_activities(&self) -> Result<Vec<ClosedActivity>, LedgerError> {
+        self.read.closed_activities()
+    }
+
+    /// A page of the orders of an activity, from behind a place on: empty at first, then what the page before says. Each order is on
+    /// one page, if none of them changes meanwhile: close the activity first.
+    ///
+    /// # Errors
+    /// [`LedgerError`].
+    pub fn orders_of_activity(&self, activity: &str, after: &str) -> Result<RowsPage<OrderRow>, LedgerError> {
+        self.read.orders_of_activity(activity, after)
+    }
+
+    /// The same for the transfers of its budgets and its funding.
+    ///
+    /// # Errors
+    /// [`LedgerError`].
+    pub fn transfers_of_activity(
+        &self,
+        activity: &str,
+        after: &str,
+    ) -> Result<RowsPage<TransferRow>, LedgerError> {
+        self.read.transfers_of_activity(activity, after)
     }
 
     /// Every activity, scene and type, with what it gave out.

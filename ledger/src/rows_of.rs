@@ -3,7 +3,6 @@
 
 use crate::error::LedgerError;
 use crate::journal::{BUDGET, CLEARING, DIRECT, FUNDING, PAYOUT, PENDING, POST, REVERSAL, USER, VOID};
-use crate::reader::LedgerReader;
 use windfall_contract::accounts::StoredOrder;
 
 /// An order of the activity.
@@ -61,37 +60,6 @@ pub struct RowsPage<R> {
 pub(crate) fn per_mille(read: i64, of: i64) -> u32 {
     let share = i128::from(read.max(0)) * 1_000 / i128::from(of.max(1));
     u32::try_from(share).unwrap_or(1_000).min(1_000)
-}
-
-impl LedgerReader {
-    /// The activities that are closed, by name.
-    ///
-    /// # Errors
-    /// [`LedgerError`].
-    pub fn closed_activities(&self) -> Result<Vec<crate::ClosedActivity>, LedgerError> {
-        self.read.closed_activities()
-    }
-
-    /// A page of the orders of an activity, from behind a place on: empty at first, then what the page before says. Each order is on
-    /// one page, if none of them changes meanwhile: close the activity first.
-    ///
-    /// # Errors
-    /// [`LedgerError`].
-    pub fn orders_of_activity(&self, activity: &str, after: &str) -> Result<RowsPage<OrderRow>, LedgerError> {
-        self.read.orders_of_activity(activity, after)
-    }
-
-    /// The same for the transfers of its budgets and its funding.
-    ///
-    /// # Errors
-    /// [`LedgerError`].
-    pub fn transfers_of_activity(
-        &self,
-        activity: &str,
-        after: &str,
-    ) -> Result<RowsPage<TransferRow>, LedgerError> {
-        self.read.transfers_of_activity(activity, after)
-    }
 }
 
 /// The word for a kind of transfer.

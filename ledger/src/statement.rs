@@ -10,6 +10,7 @@ use crate::error::LedgerError;
 use crate::journal::{Account, BUDGET, CLEARING, PENDING, SETTLEMENT, USER, VOID, flow_kind};
 use crate::key::number_of;
 use crate::reader::LedgerReader;
+use crate::statement_reads::{AccountEnd, ChainRow};
 use crate::withdrawal::{StoredWithdrawal, WithdrawalStatus};
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -117,33 +118,6 @@ impl FromStr for StatementCursor {
     }
 }
 
-/// The end of a user's account.
-#[derive(Debug)]
-pub(crate) struct AccountEnd {
-    pub bonus_type_id: i64,
-    pub bonus_type: String,
-    pub balance: i64,
-    /// Its newest transfer; 0: it has none.
-    pub last: i64,
-}
-
-/// A transfer in an account's chain.
-#[derive(Debug)]
-pub(crate) struct ChainRow {
-    pub id: i64,
-    pub reference: String,
-    /// The campaign whose budget paid it; otherwise empty.
-    pub activity: String,
-    pub amount: i64,
-    pub time_ms: i64,
-    pub debit: Account,
-    pub credit: Account,
-    /// The transfer before it; 0: it is the first.
-    pub prev: i64,
-    /// What it does, as a number.
-    pub kind: i64,
-}
-
 /// Whether a transfer stands in a user's statement, as far as it says so itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Standing {
@@ -179,18 +153,6 @@ impl ChainRow {
     const fn is_hold(&self) -> bool {
         self.debit.kind == USER && self.credit.kind == CLEARING
     }
-}
-
-/// The reads that a walk needs of a database.
-pub(crate) trait StatementReads {
-    /// A user's accounts at one moment, sorted by bonus type.
-    fn accounts(&self, user_id: i64) -> Result<Vec<AccountEnd>, LedgerError>;
-
-    /// A chain of this bonus type from this transfer back, at most so many. Where a transfer is missing it ends.
-    fn chain(&self, bonus_type_id: i64, from: i64, steps: usize) -> Result<Vec<ChainRow>, LedgerError>;
-
-    /// The withdrawals under these keys, in any order.
-    fn withdrawals(&self, keys: &[String]) -> Result<Vec<StoredWithdrawal>, LedgerError>;
 }
 
 /// Whether a transfer is in a user's account, among the [`STATEMENT_SKIP_MAX`] newest ones: what each line leads to is the user's.

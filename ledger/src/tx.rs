@@ -1,7 +1,7 @@
 //! One transaction on the ledger: all of it is stored, or none.
 
 use crate::archive::{ArchiveEntry, Replay};
-use crate::closing;
+use crate::closed_orders;
 use crate::contract::Transaction;
 use crate::error::LedgerError;
 use crate::key::{OrderId, WithdrawalId};
@@ -43,7 +43,7 @@ impl<'l> Tx<'l> {
     /// # Errors
     /// [`LedgerError`]; the transaction is lost.
     pub fn apply(&mut self, batch: &[Order<'_>], attempt: Attempt) -> Result<Vec<OrderOutcome>, LedgerError> {
-        self.run(|tx| closing::split(tx, batch, attempt, |tx, open, _| tx.apply(open, attempt)))
+        self.run(|tx| closed_orders::split(tx, batch, attempt, |tx, open, _| tx.apply(open, attempt)))
     }
 
     /// Holds the budget of orders that a downstream decides: one of `payers` for each order. [`OrderOutcome::Reserved`]
@@ -64,7 +64,7 @@ impl<'l> Tx<'l> {
                 let what = "each reserved order has one payer, whose name must not contain NUL";
                 return Err(LedgerError::Invalid(what.into()));
             }
-            closing::split(tx, batch, attempt, |tx, open, places| match places {
+            closed_orders::split(tx, batch, attempt, |tx, open, places| match places {
                 None => tx.reserve(open, payers, attempt),
                 Some(places) => {
                     let payers: Vec<&str> = places.iter().map(|at| payers[*at]).collect();
@@ -84,7 +84,7 @@ impl<'l> Tx<'l> {
         batch: &[Order<'_>],
         attempt: Attempt,
     ) -> Result<Vec<OrderOutcome>, LedgerError> {
-        self.run(|tx| closing::split(tx, batch, attempt, |tx, open, _| tx.promise(open, attempt)))
+        self.run(|tx| closed_orders::split(tx, batch, attempt, |tx, open, _| tx.promise(open, attempt)))
     }
 
     /// An order as this transaction sees it, `None` where it is not known.

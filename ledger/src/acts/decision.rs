@@ -1,6 +1,6 @@
 //! What becomes of an act that is approved or refused, given what is stored of it and of its subject. Pure.
 
-use super::{Deed, Proposal, StoredAct};
+use super::model::{ActOutcome, Deed, Proposal, StoredAct};
 use crate::error::LedgerError;
 use crate::model::{Awaits, Finish};
 use crate::withdrawal::StoredWithdrawal;
@@ -36,7 +36,7 @@ pub(crate) fn approval(act: &StoredAct, by: &str, now_ms: i64) -> Approval {
 pub(crate) fn is_repeat(before: &StoredAct, now_ms: i64) -> bool {
     match &before.end {
         None => !before.is_expired(now_ms),
-        Some(end) => end.outcome == super::ActOutcome::Done,
+        Some(end) => end.outcome == ActOutcome::Done,
     }
 }
 
@@ -154,7 +154,7 @@ pub(crate) const fn part(balance: i64, amount: i64, take_what_is_there: bool) ->
 
 #[cfg(test)]
 mod tests {
-    use super::super::{ActEnd, ActOutcome, Operator};
+    use super::super::model::{ActEnd, Operator};
     use super::*;
 
     fn by(name: &str) -> Operator {

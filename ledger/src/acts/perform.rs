@@ -5,8 +5,8 @@
 //! answer is lost, whoever asks again is told the end.
 
 use super::decision::{self, Approval};
+use super::model::{ActEnd, ActOutcome, Deed, Ended, Operator, Proposal, Proposed, StoredAct, Subject};
 use super::steps::{Payment, Transfer, TransferOutcome};
-use super::{ActEnd, ActOutcome, Deed, Ended, Operator, Proposal, Proposed, StoredAct, Subject};
 use crate::contract::Transaction;
 use crate::error::LedgerError;
 use crate::journal::{Account, Kind, SETTLEMENT};

@@ -1,8 +1,8 @@
 //! The steps that acts need of a database, beside those of every transaction.
 
-use super::correction::{Part, Selection, Survey, Totals};
 use super::decision::Standing;
-use super::{ActEnd, ActFilter, Operator, Proposal, StoredAct};
+use super::model::{ActEnd, ActFilter, ActOutcome, Deed, Operator, Proposal, StoredAct};
+use super::selection::{Selection, Survey, Totals};
 use crate::error::LedgerError;
 use crate::journal::{Account, Kind, USER};
 use crate::key::{OrderId, WithdrawalId};
@@ -80,6 +80,18 @@ impl Payment {
 pub(crate) struct BudgetNumbers {
     pub id: i64,
     pub bonus_type: i64,
+}
+
+/// Why an order was or was not taken back: a part of a correction.
+#[derive(Debug)]
+pub(crate) struct Part {
+    /// Its key among those of all acts: the correction's number and the order's key. Other keys have no space.
+    pub key: String,
+    pub deed: Deed,
+    pub subject: String,
+    pub outcome: ActOutcome,
+    pub detail: String,
+    pub amount: i64,
 }
 
 /// What a transaction does for acts.

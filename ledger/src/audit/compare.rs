@@ -3,18 +3,14 @@
 
 use super::db::{AuditDb, Row, Value, one};
 use super::differences::{DifferenceKind, Found, note};
-use super::increment::{COLUMNS, FOUND_MAX, FUNDED, RESERVED, USED, sides};
+use super::increment::{FOUND_MAX, FUNDED, RESERVED, USED, sides};
+use super::model::{AuditError, AuditLimits, Compared};
 use super::progress::tail;
+use super::sides::{more, sides_detail, with_tail};
 use super::sweep;
-use super::{AuditError, AuditLimits, Compared};
 use crate::error::LedgerError;
 use crate::journal::{CLEARING, PAYOUT, PENDING, POST, SETTLEMENT, USER, VOID};
 use crate::key::number_of;
-
-/// The transfers that are not in the sums. The place stands in the statement, so that the database knows how few they are.
-pub(super) fn with_tail(place: &str, at: i64) -> String {
-    format!("WITH tail AS MATERIALIZED (SELECT {COLUMNS} FROM transfers WHERE {place} >= {at})")
-}
 
 fn limited(sql: &str) -> String {
     format!("{sql} LIMIT {}", FOUND_MAX + 1)
@@ -46,14 +42,6 @@ pub(super) fn page(db: &dyn AuditDb, limits: AuditLimits, now_ms: i64) -> Result
     let mut found = Vec::new();
     let (rows, is_last) = sweep::next(db, limits, at, now_ms, &mut found)?;
     Ok(Compared::Done { rows, differences: note(db, &found, now_ms)?, is_last })
-}
-
-/// Notes that there are more than are listed.
-pub(super) fn more(found: &mut Vec<Found>, rows: &[Row], of: &str) {
-    if rows.len() > FOUND_MAX {
-        let detail = "more of them are wrong than are listed; mend these first".to_owned();
-        found.push(Found::new(DifferenceKind::MoreThanListed, of.to_owned(), detail));
-    }
 }
 
 /// The accounts of payers and payouts.
@@ -88,10 +76,6 @@ fn funds(db: &dyn AuditDb, at: i64, found: &mut Vec<Found>) -> Result<(), Ledger
     }
     more(found, &rows, "accounts of payers and payouts");
     Ok(())
-}
-
-pub(super) fn sides_detail(kept: i64, moved: i64) -> String {
-    format!("the ledger keeps {kept}; its transfers say {moved}")
 }
 
 /// A combined budget counts what every budget key that it covers gave; a cap what those of its type gave in every activity.

@@ -1,6 +1,6 @@
 //! What a database offers to an auditor. The statements are the same on every database.
 
-use super::AuditError;
+use super::model::AuditError;
 use crate::error::{LedgerError, OpenError};
 use crate::guard::Guard;
 use crate::journal::USER;

@@ -1,7 +1,7 @@
 //! Differences: rows that are found, acknowledged and resolved, and never deleted.
 
-use super::AuditError;
 use super::db::{AuditDb, Cell, Value, one as one_row};
+use super::model::AuditError;
 use crate::error::LedgerError;
 use std::fmt;
 

@@ -2,7 +2,7 @@
 
 use super::db::{AuditDb, Value, add_to_sums, one};
 use super::differences::{DifferenceKind, Found, note};
-use super::{AuditError, AuditLimits, Increment};
+use super::model::{AuditError, AuditLimits, Increment};
 use crate::error::LedgerError;
 use crate::journal::{
     BUDGET, CLEARING, DIRECT, FUNDING, PAYOUT, PENDING, POST, REVERSAL, SETTLEMENT, USER, VOID,

@@ -1,7 +1,7 @@
 //! How far an auditor has come.
 
 use super::db::{AuditDb, Value, one};
-use super::{AuditError, AuditLimits};
+use super::model::{AuditError, AuditLimits};
 use std::collections::BTreeMap;
 
 /// How far an auditor has come.

@@ -1,11 +1,11 @@
 //! The sweep: users' accounts, orders and withdrawals, page after page in the order of their keys, again and again. Where it is
 //! stands in the position's row.
 
-use super::AuditLimits;
-use super::compare::{more, sides_detail, with_tail};
 use super::db::{AuditDb, Row, Value, one};
 use super::differences::{DifferenceKind, Found};
 use super::increment::{FOUND_MAX, sides};
+use super::model::AuditLimits;
+use super::sides::{more, sides_detail, with_tail};
 use crate::error::LedgerError;
 use crate::journal::{CLEARING, DIRECT, PAYOUT, USER};
 use crate::key::number_of;

@@ -1,23 +1,22 @@
-//! Acts of operators. Their tables are no part of the schema's version, so processes that do not know them work beside: they
-//! are made by the first act that is proposed, where this user may make them.
+//! Acts of operators.
 //!
 //! READ COMMITTED suffices. An act is locked by a lock of its own before it is read (not by its row, which users that may
 //! only append cannot lock); the order that it is about by its row; then budgets, then accounts, as everywhere. A user is
 //! frozen under the locks of the user's accounts, and whoever holds a withdrawal asks for that after locking the account: so
 //! it is held before, or not at all.
 
+use super::act_tables::{ARE_THERE, TABLES, are_there, frozen};
 use super::budget_keys::{cell, text};
 use super::budgets::{self, Demand};
 use super::link::Link;
-use super::session::Session;
 use super::state::PgTx;
 use super::transfers::Rows;
 use super::withdrawals::{self, Accounts};
-use super::{budget_keys::BudgetKey, orders, read};
+use super::{budget_keys::BudgetKey, orders, stored_orders};
 use crate::acts::decision::{Standing, part};
+use crate::acts::model::{ActEnd, ActFilter, ActOutcome, Operator, Proposal, StoredAct};
 use crate::acts::perform::{of_json, to_json};
 use crate::acts::steps::{ActReads, ActSteps, BudgetNumbers, Payment, Transfer, TransferOutcome};
-use crate::acts::{ActEnd, ActFilter, ActOutcome, Operator, Proposal, StoredAct};
 use crate::budget::Take;
 use crate::error::LedgerError;
 use crate::journal::{Account, BUDGET, JournalEntry, USER};
@@ -29,78 +28,6 @@ use std::collections::BTreeSet;
 use tokio_postgres::Row;
 use windfall_contract::accounts::StoredOrder;
 
-/// Made in the transaction that proposes the first act. Whoever appends to `withdrawals` may do so here, too.
-pub(super) const TABLES: &str = r#"
-SELECT pg_advisory_xact_lock(hashtextextended('windfall acts ' || current_schema(), 0));
-DO $$ DECLARE allowed record; grantee text; BEGIN
-    -- Another process may have made them, as another user, while this one waited.
-    IF to_regclass('act_ends') IS NOT NULL THEN
-        RETURN;
-    END IF;
-    CREATE TABLE acts (
-        id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-        key text COLLATE "C" NOT NULL,
-        nth bigint NOT NULL,
-        kind text COLLATE "C" NOT NULL,
-        subject text COLLATE "C" NOT NULL,
-        deed text NOT NULL,
-        reason text NOT NULL,
-        evidence text NOT NULL,
-        operator text NOT NULL,
-        actor text NOT NULL,
-        proposed_ms bigint NOT NULL,
-        expires_ms bigint NOT NULL,
-        parent bigint NOT NULL DEFAULT 0,
-        UNIQUE (key, nth)
-    );
-    CREATE INDEX acts_subject ON acts (subject);
-    CREATE INDEX acts_parent ON acts (parent, id);
-    CREATE TABLE act_ends (
-        act bigint NOT NULL PRIMARY KEY REFERENCES acts (id),
-        outcome smallint NOT NULL,
-        amount bigint NOT NULL,
-        detail text NOT NULL,
-        operator text NOT NULL,
-        actor text NOT NULL,
-        time_ms bigint NOT NULL
-    );
-    CREATE TABLE correction_pages (
-        act bigint NOT NULL REFERENCES acts (id),
-        nth bigint NOT NULL,
-        orders bigint NOT NULL,
-        taken bigint NOT NULL,
-        short_orders bigint NOT NULL,
-        short_amount bigint NOT NULL,
-        operator text NOT NULL,
-        actor text NOT NULL,
-        time_ms bigint NOT NULL,
-        PRIMARY KEY (act, nth)
-    );
-    CREATE TABLE frozen_users (
-        user_id bigint NOT NULL PRIMARY KEY,
-        act bigint NOT NULL,
-        since_ms bigint NOT NULL
-    );
-    CREATE TRIGGER acts_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON acts
-    FOR EACH STATEMENT EXECUTE FUNCTION refuse_change();
-    CREATE TRIGGER act_ends_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON act_ends
-    FOR EACH STATEMENT EXECUTE FUNCTION refuse_change();
-    CREATE TRIGGER correction_pages_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON correction_pages
-    FOR EACH STATEMENT EXECUTE FUNCTION refuse_change();
-    FOR allowed IN SELECT a.grantee, a.privilege_type AS what FROM pg_class c, aclexplode(c.relacl) a
-        WHERE c.oid = 'withdrawals'::regclass AND a.grantee <> c.relowner AND a.privilege_type IN ('SELECT', 'INSERT')
-    LOOP
-        grantee := CASE allowed.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(allowed.grantee)) END;
-        EXECUTE format('GRANT %s ON acts, act_ends, correction_pages, frozen_users TO %s', allowed.what, grantee);
-        IF allowed.what = 'INSERT' THEN
-            EXECUTE format('GRANT DELETE ON frozen_users TO %s', grantee);
-        END IF;
-    END LOOP;
-END $$;
-"#;
-
-const ARE_THERE: &str = "SELECT to_regclass('act_ends') IS NOT NULL AND to_regclass('frozen_users') IS NOT NULL, \
-    coalesce(has_schema_privilege(current_schema(), 'CREATE'), false), current_schema()::text";
 pub(super) const TRY_LOCK: &str = "SELECT pg_try_advisory_xact_lock(hashtextextended('windfall act ' || current_schema() || ' ' || $1::bigint, 0))";
 const LOCK: &str = "SELECT pg_advisory_xact_lock(hashtextextended('windfall act ' || current_schema() || ' ' || $1::bigint, 0))";
 
@@ -123,7 +50,6 @@ const LIST: &str = select!(
     "WHERE a.parent = $4 AND a.id > $1 AND ($2::bigint IS NULL OR (e.act IS NULL AND a.expires_ms > $2)) \
      ORDER BY a.id LIMIT $3"
 );
-const FROZEN: &str = "SELECT user_id, act, since_ms FROM frozen_users WHERE user_id = ANY($1)";
 /// All accounts of a user, in the order in which everybody locks them.
 const LOCK_USER: &str = "SELECT a.asset FROM accounts a WHERE a.kind = 0 AND a.holder = $1 \
     AND a.asset IN (SELECT asset FROM programs) ORDER BY a.asset FOR NO KEY UPDATE OF a";
@@ -156,27 +82,6 @@ fn stored(row: &Row) -> Result<(StoredAct, i64), LedgerError> {
 
 fn first(rows: &[Row]) -> Result<Option<(StoredAct, i64)>, LedgerError> {
     rows.first().map(stored).transpose()
-}
-
-/// Whether the tables are there. Once they are, they stay, and a connection asks no more until a transaction is rolled back,
-/// which may have made them.
-pub(super) fn are_there(session: &Session) -> Result<bool, LedgerError> {
-    if session.has_acts() {
-        return Ok(true);
-    }
-    let rows = session.query(ARE_THERE, &[])?;
-    let found = rows.first().map_or(Ok(false), |row| cell(row, 0))?;
-    session.set_acts(found);
-    Ok(found)
-}
-
-/// Those of these users who are frozen, each with the act and its time. Asked under the locks of their accounts.
-pub(super) fn frozen(session: &Session, users: &[i64]) -> Result<Vec<(i64, i64, i64)>, LedgerError> {
-    if users.is_empty() || !are_there(session)? {
-        return Ok(Vec::new());
-    }
-    let rows = session.query(FROZEN, &[&users])?;
-    rows.iter().map(|row| Ok((cell(row, 0)?, cell(row, 1)?, cell(row, 2)?))).collect()
 }
 
 impl ActReads for Link {
@@ -295,12 +200,12 @@ impl ActSteps for PgTx<'_> {
         )?;
         let Some(row) = locked.first() else { return Ok(None) };
         let awaits = Awaits::of_code(i64::from(cell::<i16>(row, 0)?));
-        let order = read::orders(self.session, &[id])?.pop().flatten();
+        let order = stored_orders::orders(self.session, &[id])?.pop().flatten();
         Ok(order.map(|order| (order, awaits)))
     }
 
     fn orders_of_number(&mut self, trade_no: &str) -> Result<Vec<StoredOrder>, LedgerError> {
-        read::orders_of_number(self.session, trade_no)
+        stored_orders::orders_of_number(self.session, trade_no)
     }
 
     fn payment(&mut self, key: &str) -> Result<Option<Payment>, LedgerError> {

@@ -1,18 +1,20 @@
 //! An auditor's connection to a ledger in PostgreSQL ([`crate::audit`]). A transfer's place is the number of its transaction.
 
-use super::acts;
+use super::act_tables;
+use super::address::Address;
 use super::audit_near::{self, PAYMENTS_MIN, SAMPLED};
 use super::audit_packed::{self, ADD_MIN};
 use super::budget_keys::cell;
-use super::closing;
-use super::link::{Address, Link, Purpose};
+use super::closed;
+use super::link::{Link, Purpose};
 use super::options::PostgresOptions;
 use super::position;
 use super::session::Session;
 use super::shape::spell_check;
-use crate::audit::{
-    AuditDb, AuditError, Cell, TABLE_SETS, Value, add_to_sums, one, pays_order, sums_of_users,
-};
+use crate::audit::db::{AuditDb, Cell, Value, add_to_sums, one, sums_of_users};
+use crate::audit::increment::pays_order;
+use crate::audit::model::AuditError;
+use crate::audit::tables::SETS as TABLE_SETS;
 use crate::error::{LedgerError, OpenError};
 use crate::guard::Guard;
 use std::cell::RefMut;
@@ -246,11 +248,11 @@ impl AuditDb for PgAudit {
     }
 
     fn has_acts(&self) -> Result<bool, LedgerError> {
-        acts::are_there(&*self.session()?)
+        act_tables::are_there(&*self.session()?)
     }
 
     fn has_closed(&self) -> Result<bool, LedgerError> {
-        closing::are_there(&*self.session()?)
+        closed::are_there(&*self.session()?)
     }
 
     fn guard_by(&mut self, guard: Arc<Guard>) -> Result<(), OpenError> {

@@ -9,7 +9,7 @@
 //! Each transaction writes all of it or none, and holds the auditors' lock. So the sum of an account is at each moment that of its row in
 //! `audit_sums` and of all its amounts in `audit_packed`.
 
-use crate::audit::Value;
+use crate::audit::db::Value;
 
 /// Ranges of fewer transfers are added to `audit_sums`.
 pub(super) const ADD_MIN: i64 = 5_000;

@@ -9,8 +9,9 @@
 //! Two sealers at once: an advisory lock lets one of them work; the unique numbers and beginnings of seals let one of two
 //! commit, whatever becomes of that lock.
 
+use super::address::Address;
 use super::budget_keys::{cell, text};
-use super::link::{Address, Link, Purpose};
+use super::link::{Link, Purpose};
 use super::options::PostgresOptions;
 use super::position;
 use super::session::Session;
@@ -18,7 +19,7 @@ use crate::chain::{self, Names, Page, Row, Seal, Unsealed, stored_hash};
 use crate::contract::{Chain, Read};
 use crate::error::{LedgerError, OpenError};
 use crate::guard::Guard;
-use crate::sealer::SealError;
+use crate::seal_error::SealError;
 use std::sync::Arc;
 
 const LOCK: &str =

@@ -8,19 +8,16 @@
 
 use super::budget_keys::{cell, text};
 use super::chain::SYSTEM;
-use super::link::Link;
+use super::closed::are_there;
 use super::places::{Place, end};
 use super::position;
 use super::session::{Params, Session};
 use super::shape::Shape;
 use super::store::PgLedger;
 use crate::closing::{
-    Close, Closed, ClosedActivity, ClosingSteps, Detach, DetachBegun, DetachStep, Detached, Reopened,
-    Unproven, not_begun,
+    Close, Closed, ClosingSteps, Detach, DetachBegun, DetachStep, Reopened, Unproven, not_begun,
 };
 use crate::error::LedgerError;
-use crate::model::Order;
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// How long the lock of the orders is waited for at once, and the pause before it is asked for again: who waits for it lets no
@@ -103,9 +100,6 @@ const OWNER: &str = "SELECT pg_get_userbyid(relowner)::text, relowner = current_
 /// Whether both triggers work.
 const GUARDED: &str = "SELECT count(*) = 2 FROM pg_trigger WHERE tgrelid = 'orders'::regclass \
     AND tgname IN ('orders_refuse_closed', 'orders_refuse_closed_anew') AND tgenabled IN ('O', 'A')";
-const ARE_THERE: &str = "SELECT to_regclass('closed_activities') IS NOT NULL";
-const CLOSED_OF: &str =
-    "SELECT n.name FROM closed_activities c JOIN names n ON n.id = c.activity WHERE n.name = ANY($1)";
 /// The number of an activity of which an order or a budget is known.
 const KNOWN: &str = "SELECT n.id FROM names n WHERE n.name = $1 AND EXISTS (SELECT 1 FROM programs p WHERE p.activity = n.id)";
 const RESERVED: &str = "SELECT count(*) FROM (SELECT 1 FROM orders o JOIN programs p ON p.id = o.program \
@@ -115,9 +109,6 @@ const INSERT: &str = "INSERT INTO closed_activities (activity, operator, reason,
     VALUES ($1, $2, $3, $4, pg_current_xact_id()::text::bigint) ON CONFLICT (activity) DO NOTHING";
 const LOCK_ONE: &str = "SELECT c.activity, c.export, c.closed_ms FROM closed_activities c JOIN names n ON n.id = c.activity \
     WHERE n.name = $1 FOR UPDATE OF c";
-const LIST: &str = "SELECT n.name, c.operator, c.reason, c.closed_ms, c.export, c.detach_ms, c.detached_ms, \
-    (SELECT coalesce(sum(d.orders), 0)::bigint FROM detached_budgets d JOIN programs p ON p.id = d.program \
-    WHERE p.activity = c.activity) FROM closed_activities c JOIN names n ON n.id = c.activity ORDER BY n.name";
 const BUDGETS: &str = "INSERT INTO detached_budgets (program, place, orders, credited, amount) \
     SELECT p.id, c.place, w.orders, w.credited, w.amount \
     FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[]) AS w(program, orders, credited, amount) \
@@ -135,26 +126,6 @@ const DELETE: &str =
     "DELETE FROM orders WHERE ctid > $1::text::tid AND ctid < $2::text::tid AND program = ANY($3)";
 const DONE: &str = "UPDATE closed_activities c SET detached_ms = coalesce(c.detached_ms, $2) FROM names n \
     WHERE n.id = c.activity AND n.name = $1";
-
-/// Whether the tables are there.
-pub(super) fn are_there(session: &Session) -> Result<bool, LedgerError> {
-    session.query(ARE_THERE, &[])?.first().map_or(Ok(false), |row| cell(row, 0))
-}
-
-/// The column of a transfer's place, if the tables are there.
-pub(super) fn place(session: &Session) -> Result<Option<&'static str>, LedgerError> {
-    Ok(are_there(session)?.then_some("tx"))
-}
-
-/// Those of these orders' activities that are closed.
-pub(super) fn closed(session: &Session, batch: &[Order<'_>]) -> Result<BTreeSet<String>, LedgerError> {
-    let perhaps = session.perhaps_closed(batch);
-    if perhaps.is_empty() {
-        return Ok(perhaps);
-    }
-    let names: Vec<&str> = perhaps.iter().map(String::as_str).collect();
-    session.query(CLOSED_OF, &[&names])?.iter().map(|row| Ok(text(row, 0)?.to_owned())).collect()
-}
 
 /// Runs steps in a transaction under the lock of those that make tables, which is rolled back after an error.
 fn transact<T>(
@@ -409,32 +380,4 @@ impl ClosingSteps for PgLedger {
         let (session, schema) = self.own()?;
         repeat(|| transact(session, &schema, || detach_step(session, activity, after, time_ms)))
     }
-}
-
-pub(super) fn list(link: &Link) -> Result<Vec<ClosedActivity>, LedgerError> {
-    let session = link.session()?;
-    if !are_there(&session)? {
-        return Ok(Vec::new());
-    }
-    let rows = session.query(LIST, &[])?;
-    rows.iter()
-        .map(|row| {
-            let detached = match (cell::<Option<String>>(row, 4)?, cell::<Option<i64>>(row, 5)?) {
-                (Some(export), Some(began_ms)) => Some(Detached {
-                    orders: cell::<i64>(row, 7)?.unsigned_abs(),
-                    export,
-                    began_ms,
-                    done_ms: cell(row, 6)?,
-                }),
-                _ => None,
-            };
-            Ok(ClosedActivity {
-                activity: cell(row, 0)?,
-                operator: cell(row, 1)?,
-                reason: cell(row, 2)?,
-                closed_ms: cell(row, 3)?,
-                detached,
-            })
-        })
-        .collect()
 }

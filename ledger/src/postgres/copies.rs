@@ -2,8 +2,8 @@
 //! transaction, so that it is done or not, whatever becomes of the connection.
 
 use super::budget_keys::cell;
-use super::read::order;
 use super::session::Session;
+use super::stored_orders::order;
 use crate::copies::{CopyKey, ListCopies, Listing, LostOrder, TakeCopies, TakenCopies, WrittenCopy};
 use crate::error::LedgerError;
 use std::collections::BTreeSet;

@@ -3,7 +3,8 @@
 //! Orders are read where they lie, page after page of their table, so that no index of activities is needed and a pass over all
 //! of them is a sequential read. What is locked is locked in the order of everybody: orders by key, then budgets, then accounts.
 
-use super::acts::{TRY_LOCK, are_there};
+use super::act_tables::are_there;
+use super::acts::TRY_LOCK;
 use super::budget_keys::{cell, text};
 use super::budgets;
 use super::link::Link;
@@ -13,11 +14,11 @@ use super::shape::spell_check;
 use super::state::PgTx;
 use super::transfers::{Rows, small};
 use super::withdrawals::Accounts;
-use crate::acts::correction::{Part, Selection, Survey, Totals};
 use crate::acts::decision::part;
+use crate::acts::model::{ActEnd, ActOutcome, Operator, StoredAct};
 use crate::acts::perform::to_json;
-use crate::acts::steps::{CorrectionReads, CorrectionSteps, Payment, Transfer, TransferOutcome};
-use crate::acts::{ActEnd, ActOutcome, Operator, StoredAct};
+use crate::acts::selection::{Selection, Survey, Totals};
+use crate::acts::steps::{CorrectionReads, CorrectionSteps, Part, Payment, Transfer, TransferOutcome};
 use crate::error::LedgerError;
 use crate::journal::{Account, BUDGET, JournalEntry, USER};
 use crate::model::{CREDITED, RESERVED};

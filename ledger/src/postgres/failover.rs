@@ -1,8 +1,8 @@
 //! Synchronous standbys: whether an address may fail over, and commits that wait for a standby which is away. Without
 //! such a standby the next server lacks the newest commits, although their callers were told that they are credited.
 
+use super::address::Address;
 use super::budget_keys::{cell, text};
-use super::link::Address;
 use super::session::Session;
 use crate::error::{LedgerError, OpenError};
 

@@ -1,93 +1,22 @@
 //! A connection that is made again when it was lost, with pauses that grow.
 
-use super::options::PostgresOptions;
+use super::address::Address;
 use super::session::Session;
-use super::shape::{FIVE, KNOWN, Shape, THREE};
-use super::{failover, position, schema, tls};
+use super::shape::{FIVE, Shape, THREE};
+use super::{failover, position, schema};
 use crate::error::{LedgerError, OpenError};
 use crate::guard::Guard;
 use std::cell::{Cell, RefCell, RefMut};
-use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::AcqRel, Ordering::Acquire, Ordering::Release};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use std::time::{Duration, Instant};
-use tokio_postgres::Config;
-use tokio_postgres::config::Host;
-use windfall_tls::Security;
 
 const BACKOFF_MIN: Duration = Duration::from_millis(50);
-/// The name of a connection, where the address gives none.
-pub(crate) const NAME: &str = "windfall-ledger";
-/// PostgreSQL cuts names of connections to so many bytes.
-const NAME_BYTES_MAX: usize = 63;
 /// A writer compares its own connection anew before a transaction, when it was compared longer ago than this: of two
 /// servers behind one address, another connection's look says nothing.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
-/// Where a ledger is and how it is reached.
-#[derive(Clone)]
-pub(crate) struct Address {
-    pub config: Config,
-    /// What protects the connections.
-    pub security: Security,
-    pub options: PostgresOptions,
-    /// The name of the place in errors, without a password.
-    pub place: String,
-    /// The name by which connections of older versions are known, which put nothing behind it.
-    pub older_name: String,
-    /// Whether a connection that was made from this address has found the tables, or made them. No other one makes any.
-    opened: Arc<AtomicBool>,
-    /// Whether it was logged that the tables are of an older version.
-    told_older: Arc<AtomicBool>,
-    /// Whether it was logged that the tables are no ledger of Windfall, or that the server refuses this client.
-    told: Arc<AtomicBool>,
-    /// Compares every connection with the ledger's marks.
-    pub guard: Option<Arc<Guard>>,
-}
-
-impl fmt::Debug for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.place)
-    }
-}
-
 impl Address {
-    pub fn new(url: &str, options: &PostgresOptions) -> Result<Self, OpenError> {
-        options.check()?;
-        let mut config: Config = tls::readable(url).parse().map_err(|error: tokio_postgres::Error| {
-            let why = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
-            // The address itself may hold a password: it is not repeated.
-            OpenError::Invalid(format!(
-                "the PostgreSQL address is not understood: {why}; write postgres://user:password@host:port/database"
-            ))
-        })?;
-        if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
-            return Err(OpenError::Invalid("the PostgreSQL address names no host".into()));
-        }
-        let security = tls::secure(&mut config, options)?;
-        let answer = options.answer_timeout();
-        config
-            .connect_timeout(Duration::from_millis(options.connect_timeout_ms))
-            .tcp_user_timeout(answer)
-            .keepalives(true)
-            .keepalives_idle(Duration::from_secs(15))
-            .keepalives_interval(Duration::from_secs(5))
-            .keepalives_retries(3);
-        let name = config.get_application_name().unwrap_or(NAME);
-        let older_name = name[..name.floor_char_boundary(NAME_BYTES_MAX)].to_owned();
-        config.application_name(marked_as(&older_name, KNOWN));
-        let place = place(&config, &options.schema);
-        let (opened, told_older, told) = (Arc::default(), Arc::default(), Arc::default());
-        let options = options.clone();
-        Ok(Self { config, security, options, place, older_name, opened, told_older, told, guard: None })
-    }
-
-    /// The name of the ledger whatever server it is on: its database and its schema.
-    pub fn ledger_name(&self) -> String {
-        let database = self.config.get_dbname().or(self.config.get_user()).unwrap_or_default();
-        format!("{database}/{}", self.options.schema)
-    }
-
     /// Connects. The first connection of all brings the tables up to date, or refuses them; every other one looks which
     /// tables there are, for a server that has taken the place of another may have older ones. A connection that only reads
     /// does not write anything else: it is ready also where a commit waits or fails.
@@ -139,33 +68,6 @@ impl Address {
             tracing::error!(%error, "the ledger cannot be opened as it is; nothing is granted until that is mended");
         }
     }
-}
-
-/// The name of a connection of a build that writes this version: those of before version 4 put none behind it.
-pub(crate) fn marked_as(name: &str, version: i64) -> String {
-    let mark = format!("/{version}");
-    let end = name.floor_char_boundary(NAME_BYTES_MAX - mark.len());
-    format!("{}{mark}", &name[..end])
-}
-
-fn place(config: &Config, schema: &str) -> String {
-    let hosts: Vec<String> = config
-        .get_hosts()
-        .iter()
-        .enumerate()
-        .map(|(at, host)| {
-            let ports = config.get_ports();
-            let port = ports.get(at).or(ports.first()).copied().unwrap_or(5432);
-            match host {
-                Host::Tcp(name) => format!("{name}:{port}"),
-                #[cfg(unix)]
-                Host::Unix(path) => format!("{}:{port}", path.display()),
-            }
-        })
-        .collect();
-    let user = config.get_user().unwrap_or("(the system's user)");
-    let database = config.get_dbname().unwrap_or(user);
-    format!("PostgreSQL at {}, database {database}, schema {schema}, user {user}", hosts.join(","))
 }
 
 /// What a connection is for.

@@ -1,8 +1,8 @@
 //! `windfall ledger migrate`: brings the tables to the newest version when no process of an older version is left. Why that is sound whatever this
 //! command sees stands in [`shape`](super::shape); what it looks for here spares people a process that can grant nothing.
 
+use super::address::{Address, NAME, marked_as};
 use super::budget_keys::cell;
-use super::link::{Address, NAME, marked_as};
 use super::options::PostgresOptions;
 use super::session::Session;
 use super::shape::{FIVE, KNOWN, THREE};

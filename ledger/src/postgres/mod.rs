@@ -20,7 +20,10 @@
 //! ([`LedgerError::Unknown`](crate::LedgerError::Unknown)): the callers ask again, and an order that was credited
 //! answers so (I1).
 
+mod act_tables;
 mod acts;
+mod address;
+mod adopt;
 mod archive;
 mod audit;
 mod audit_near;
@@ -28,6 +31,7 @@ mod audit_packed;
 mod budget_keys;
 mod budgets;
 mod chain;
+mod closed;
 mod closing;
 mod copies;
 mod corrections;
@@ -42,6 +46,7 @@ mod position;
 mod position_sql;
 mod prepare;
 mod read;
+mod respelled;
 mod rows_of;
 mod schema;
 mod session;
@@ -49,6 +54,7 @@ mod shape;
 mod state;
 mod statement;
 mod store;
+mod stored_orders;
 mod tls;
 mod transfers;
 mod tx;

@@ -1,11 +1,8 @@
 //! The options of a ledger in PostgreSQL.
 
-use super::link::Address;
-use super::tls;
 use crate::error::OpenError;
 use crate::model::Unbudgeted;
 use std::time::Duration;
-use tokio_postgres::Config;
 use windfall_tls::TlsOptions;
 
 /// Options of a ledger in PostgreSQL.
@@ -63,27 +60,6 @@ impl Default for PostgresOptions {
 }
 
 impl PostgresOptions {
-    /// The name of the ledger at this address, whatever server of the address has it: its database and its schema. What is
-    /// kept of several ledgers in one place is told apart by it.
-    ///
-    /// # Errors
-    /// [`OpenError::Invalid`]: the address is not understood, or an option has no valid value.
-    pub fn ledger_name(&self, url: &str) -> Result<String, OpenError> {
-        Ok(Address::new(url, self)?.ledger_name())
-    }
-
-    /// Checks whether the server at this address may be reached like this. Reads no files, and connects to nothing; an address
-    /// that is not understood is refused when it is opened.
-    ///
-    /// # Errors
-    /// [`OpenError::Invalid`].
-    pub fn check_address(&self, url: &str) -> Result<(), OpenError> {
-        match tls::readable(url).parse::<Config>() {
-            Ok(mut config) => tls::secure(&mut config, self).map(drop),
-            Err(_) => Ok(()),
-        }
-    }
-
     pub(crate) fn check(&self) -> Result<(), OpenError> {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
         if self.schema.is_empty() || self.schema.len() > 63 || !self.schema.bytes().all(plain) {

@@ -1,12 +1,13 @@
 //! `windfall ledger prepare`: makes all tables as their owner, and gives the groups of `deploy/postgres/roles.sql` their rights
 //! on them, so that no process needs a right to make any.
 
-use super::link::{Address, Link, Purpose};
+use super::address::Address;
+use super::link::{Link, Purpose};
 use super::options::PostgresOptions;
 use super::session::Session;
 use super::shape::Shape;
-use super::{acts, copies, schema};
-use crate::audit;
+use super::{act_tables, copies, schema};
+use crate::audit::tables::SETS as TABLE_SETS;
 use crate::error::OpenError;
 use crate::guard::Guard;
 use std::sync::Arc;
@@ -34,8 +35,13 @@ pub(super) fn make_more(session: &Session, address: &Address, has_journal: bool)
     // Also where the tables were there before: since then others may have been allowed to append transfers.
     alone(session, address, copies::GRANTS)?;
     if has_journal {
-        make_set(session, address, &["acts", "act_ends", "correction_pages", "frozen_users"], acts::TABLES)?;
-        for set in audit::TABLE_SETS {
+        make_set(
+            session,
+            address,
+            &["acts", "act_ends", "correction_pages", "frozen_users"],
+            act_tables::TABLES,
+        )?;
+        for set in TABLE_SETS {
             make_set(session, address, set.names, &set.sql(true))?;
         }
     }

@@ -2,102 +2,24 @@
 
 use super::budget_keys::{cell, text};
 use super::link::Link;
+use super::respelled::{FLOW, LINES};
 use super::session::Session;
 use super::shape::Shape;
-use super::{acts, archive, chain, closing, orders as rows, withdrawals};
+use super::stored_orders::{order, orders_of_number, orders_or_namesakes, status};
+use super::{act_tables, archive, chain, closed, withdrawals};
 use crate::archive::{ArchiveFilter, Archived, Replay};
 use crate::chain::{Names, Page, Row as Sealed, Seal, Unsealed};
 use crate::contract::{Lines, Read};
 use crate::error::LedgerError;
 use crate::held::HeldByTime;
 use crate::journal::{BUDGET, USER, flow_kind};
-use crate::key::{OrderId, WithdrawalId, keys_of, number_of};
-use crate::model::status_of_columns;
+use crate::key::{OrderId, WithdrawalId, number_of};
 use crate::model::{Awaits, BudgetState, OrderLine, ReservedOrder, Settlement};
 use crate::reconcile::{self, Reconciliation, SETTLEMENTS};
 use crate::withdrawal::{HeldFor, StoredWithdrawal};
 use std::cell::RefMut;
 use std::collections::{HashMap, VecDeque};
-use tokio_postgres::Row;
-use windfall_contract::accounts::{FlowLine, Status, StoredOrder};
-
-/// Orders as they stand: one answer for each, in order.
-pub(crate) fn orders(
-    session: &Session,
-    ids: &[OrderId<'_>],
-) -> Result<Vec<Option<StoredOrder>>, LedgerError> {
-    let found = candidates(session, ids)?;
-    let mut by_id = HashMap::with_capacity(found.len());
-    for order in &found {
-        by_id.insert(OrderId { activity: &order.activity, trade_no: &order.trade_no }, order);
-    }
-    Ok(ids.iter().map(|id| by_id.get(id).map(|order| (*order).clone())).collect())
-}
-
-/// Orders as they stand, or what stands in their way: before version 6 a number is one order's, whatever its activity.
-fn orders_or_namesakes(
-    session: &Session,
-    ids: &[OrderId<'_>],
-) -> Result<Vec<Option<StoredOrder>>, LedgerError> {
-    if session.shape() == Shape::Keyed {
-        return orders(session, ids);
-    }
-    let found = candidates(session, ids)?;
-    let by_number: HashMap<&str, &StoredOrder> =
-        found.iter().map(|order| (order.trade_no.as_str(), order)).collect();
-    Ok(ids.iter().map(|id| by_number.get(id.trade_no).map(|order| (*order).clone())).collect())
-}
-
-/// The orders under the keys that these may have.
-fn candidates(session: &Session, ids: &[OrderId<'_>]) -> Result<Vec<StoredOrder>, LedgerError> {
-    let keys = rows::candidates(session.shape(), ids.iter().copied());
-    let keys: Vec<&str> = keys.iter().map(|key| &**key).collect();
-    let rows = session.query(
-        "SELECT o.order_key, o.user_id, a.name, s.name, b.name, o.amount, o.status, o.reason, o.created_ms, \
-         o.took_ms, o.payer FROM orders o JOIN programs p ON p.id = o.program JOIN names a ON a.id = p.activity \
-         JOIN names s ON s.id = p.scene JOIN names b ON b.id = p.asset WHERE o.order_key = ANY($1)",
-        &[&keys],
-    )?;
-    rows.iter().map(order).collect()
-}
-
-/// The orders with this number, in the order of their keys.
-pub(super) fn orders_of_number(session: &Session, trade_no: &str) -> Result<Vec<StoredOrder>, LedgerError> {
-    let (from, below) = keys_of(trade_no);
-    let rows = session.query(
-        "SELECT o.order_key, o.user_id, a.name, s.name, b.name, o.amount, o.status, o.reason, o.created_ms, \
-         o.took_ms, o.payer FROM orders o JOIN programs p ON p.id = o.program JOIN names a ON a.id = p.activity \
-         JOIN names s ON s.id = p.scene JOIN names b ON b.id = p.asset \
-         WHERE o.order_key = $1 OR (o.order_key >= $2 AND o.order_key < $3) ORDER BY o.order_key",
-        &[&trade_no, &from, &below],
-    )?;
-    rows.iter().map(order).collect()
-}
-
-pub(super) fn order(row: &Row) -> Result<StoredOrder, LedgerError> {
-    let key = text(row, 0)?.to_owned();
-    let status = status(row, 6, &key)?;
-    let (created_ms, took_ms): (i64, Option<i64>) = (cell(row, 8)?, cell(row, 9)?);
-    Ok(StoredOrder {
-        trade_no: number_of(&key).to_owned(),
-        key,
-        user_id: cell(row, 1)?,
-        activity: cell(row, 2)?,
-        scene: cell(row, 3)?,
-        bonus_type: cell(row, 4)?,
-        amount: cell(row, 5)?,
-        status,
-        payer: cell(row, 10)?,
-        created_ms,
-        decided_ms: took_ms.map(|took_ms| created_ms.saturating_add(took_ms)),
-    })
-}
-
-fn status(row: &Row, at: usize, key: &str) -> Result<Status, LedgerError> {
-    let (status, reason): (i16, i16) = (cell(row, at)?, cell(row, at + 1)?);
-    status_of_columns(i64::from(status), i64::from(reason))
-        .ok_or_else(|| LedgerError::Damaged(format!("order {key} has an unknown status")))
-}
+use windfall_contract::accounts::{FlowLine, StoredOrder};
 
 /// Reserved orders, by key.
 fn reserved(
@@ -134,23 +56,6 @@ fn balances(session: &Session, user_id: i64) -> Result<Vec<(String, i64)>, Ledge
     )?;
     rows.iter().map(|row| Ok((cell(row, 0)?, cell(row, 1)?))).collect()
 }
-
-/// The chain of each of a user's accounts, from its end on.
-pub(crate) const FLOW: &str = "WITH RECURSIVE chain AS (
-         SELECT a.asset, a.last AS id, 1::bigint AS step FROM (SELECT DISTINCT asset FROM programs) p
-         JOIN accounts a ON a.kind = $1 AND a.asset = p.asset AND a.holder = $2
-         UNION ALL
-         SELECT c.asset, t.prev, c.step + 1 FROM chain c JOIN transfers t ON t.id = c.id WHERE c.step < $3
-     )
-     SELECT b.name, c.id, t.reference, coalesce(n.name, ''), t.amount, t.time_ms, t.debit, t.credit FROM chain c
-     JOIN names b ON b.id = c.asset LEFT JOIN transfers t ON t.id = c.id
-     LEFT JOIN programs p ON t.debit = $4 AND p.id = t.debit_holder LEFT JOIN names n ON n.id = p.activity
-     WHERE c.id <> 0 ORDER BY c.asset, c.step";
-/// A page of orders, each with whether the transfer is there that it names.
-pub(crate) const LINES: &str = "SELECT o.order_key, o.user_id, n.name, o.amount, o.status, o.reason, \
-    EXISTS (SELECT 1 FROM transfers t WHERE t.id = o.paid_by AND t.reference = o.order_key), a.name \
-    FROM orders o JOIN programs p ON p.id = o.program JOIN names n ON n.id = p.asset \
-    JOIN names a ON a.id = p.activity WHERE o.order_key > $1 ORDER BY o.order_key LIMIT $2";
 
 /// Walks the chain of each of a user's accounts, at most `limit` steps, and merges them from the newest on, by time
 /// and then by number.
@@ -274,7 +179,7 @@ impl Link {
 impl Read for Link {
     fn lines(&self) -> Result<Lines<'_>, LedgerError> {
         let mut extra = HashMap::new();
-        let closed = closing::place(&*self.session()?)?;
+        let closed = closed::place(&*self.session()?)?;
         for row in &self.session()?.query_once(&reconcile::extra_transfers(closed))? {
             extra.insert(text(row, 0)?.to_owned(), u32::try_from(cell::<i64>(row, 1)?).unwrap_or(u32::MAX));
         }
@@ -394,8 +299,8 @@ impl Read for Link {
 
     fn reconcile(&self) -> Result<Reconciliation, LedgerError> {
         self.at_one_moment(|session| {
-            let has_acts = acts::are_there(session)?;
-            let closed = closing::place(session)?;
+            let has_acts = act_tables::are_there(session)?;
+            let closed = closed::place(session)?;
             reconcile::reconcile(has_acts, closed, |sql, columns| {
                 let rows = session.query_once(sql)?;
                 let row = rows.first().ok_or_else(|| LedgerError::Sql("a count is missing".into()))?;

@@ -4,7 +4,7 @@ use super::budget_keys::cell;
 use super::link::Link;
 use super::places::{Place, end};
 use super::session::Session;
-use super::{closing, read};
+use super::{closed, stored_orders};
 use crate::closing::{ClosedActivity, ClosingReads};
 use crate::error::LedgerError;
 use crate::journal::{BUDGET, FUNDING};
@@ -16,7 +16,7 @@ const PAGES: u32 = 64;
 /// The statements of one call at most, where few rows are the activity's.
 const STATEMENTS: usize = 16;
 
-/// The columns of [`read::order`], and two more.
+/// The columns of [`stored_orders::order`], and two more.
 const ORDERS: &str = "SELECT o.order_key, o.user_id, a.name, s.name, b.name, o.amount, o.status, o.reason, o.created_ms, \
     o.took_ms, o.payer, o.program, o.paid_by FROM orders o JOIN programs p ON p.id = o.program JOIN names a ON a.id = p.activity \
     JOIN names s ON s.id = p.scene JOIN names b ON b.id = p.asset \
@@ -43,7 +43,7 @@ fn budget_keys(session: &Session, activity: &str) -> Result<Option<(i64, Vec<i64
 }
 
 fn order(row: &Row) -> Result<OrderRow, LedgerError> {
-    Ok(OrderRow { order: read::order(row)?, budget: cell(row, 11)?, paid_by: cell(row, 12)? })
+    Ok(OrderRow { order: stored_orders::order(row)?, budget: cell(row, 11)?, paid_by: cell(row, 12)? })
 }
 
 fn transfer(row: &Row) -> Result<TransferRow, LedgerError> {
@@ -92,7 +92,7 @@ fn page<R>(
 
 impl ClosingReads for Link {
     fn closed_activities(&self) -> Result<Vec<ClosedActivity>, LedgerError> {
-        closing::list(self)
+        closed::list(self)
     }
 
     fn orders_of_activity(&self, activity: &str, after: &str) -> Result<RowsPage<OrderRow>, LedgerError> {

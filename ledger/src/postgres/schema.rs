@@ -1,6 +1,6 @@
 //! The tables, and the migrations from older schemas.
 
-use super::link::Address;
+use super::address::Address;
 use super::session::{Session, open_error};
 use super::shape::{KNOWN, THREE};
 use crate::error::{LedgerError, OpenError};

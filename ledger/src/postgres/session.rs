@@ -1,6 +1,6 @@
 //! One connection: its I/O thread, its settings, its prepared statements, and the meaning of its errors.
 
-use super::link::Address;
+use super::address::Address;
 use super::options::PostgresOptions;
 use super::shape::{Shape, spell, spell_check};
 use super::tls::Tls;

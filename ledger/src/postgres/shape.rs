@@ -27,9 +27,7 @@
 //! - The way back is the same: after a fail-over to a server from before the migration each new connection finds the
 //!   older version. Whether that server may be used is the business of the ledger's [mark](crate::mark), in all shapes alike.
 
-use super::session::Session;
-use super::{read, transfers};
-use crate::error::LedgerError;
+use super::respelled::{ADD, APPEND, FLOW, LINES};
 use std::borrow::Cow;
 
 /// The newest version of the tables before the journal.
@@ -50,44 +48,15 @@ pub(crate) enum Shape {
     Keyed,
 }
 
-impl Session {
-    /// Takes note of the tables' version, as just read.
-    pub fn adopt(&self, version: i64) -> Result<(), LedgerError> {
-        match version {
-            THREE => self.set_shape(Shape::Three),
-            FIVE => self.set_shape(Shape::Journal),
-            KNOWN => self.set_shape(Shape::Keyed),
-            // Read again, and refused, when it connects anew.
-            other => {
-                self.give_up();
-                return Err(LedgerError::Unavailable(format!("its schema has version {other} by now")));
-            }
-        }
-        Ok(())
-    }
-
-    /// Refuses what only a journal can answer.
-    pub fn need_journal(&self) -> Result<(), LedgerError> {
-        match self.shape() {
-            Shape::Journal | Shape::Keyed => Ok(()),
-            Shape::Three => Err(LedgerError::NotMigrated(
-                "the ledger has no journal yet: its schema has version 3; run windfall ledger migrate when no process of \
-                 an older version is left"
-                    .into(),
-            )),
-        }
-    }
-}
-
 /// A prepared statement, for tables of this shape.
 pub(crate) fn spell(shape: Shape, sql: &'static str) -> Cow<'static, str> {
     match (shape, sql) {
         (Shape::Keyed, _) => sql.into(),
         (Shape::Journal, _) => rename_5(sql),
-        (Shape::Three, transfers::ADD) => ADD_3.into(),
-        (Shape::Three, transfers::APPEND) => APPEND_3.into(),
-        (Shape::Three, read::FLOW) => FLOW_3.into(),
-        (Shape::Three, read::LINES) => rename(sql).replace("t.reference", "t.trade_no").into(),
+        (Shape::Three, ADD) => ADD_3.into(),
+        (Shape::Three, APPEND) => APPEND_3.into(),
+        (Shape::Three, FLOW) => FLOW_3.into(),
+        (Shape::Three, LINES) => rename(sql).replace("t.reference", "t.trade_no").into(),
         (Shape::Three, _) => rename(sql),
     }
 }
@@ -187,11 +156,11 @@ mod tests {
 
     #[test]
     fn the_newest_version_takes_statements_as_they_are() {
-        for sql in [transfers::ADD, transfers::APPEND, read::FLOW, read::LINES] {
+        for sql in [ADD, APPEND, FLOW, LINES] {
             assert_eq!(spell(Shape::Keyed, sql), sql);
             assert_ne!(spell(Shape::Three, sql), sql);
         }
-        for sql in [transfers::ADD, transfers::APPEND, read::FLOW] {
+        for sql in [ADD, APPEND, FLOW] {
             assert_eq!(spell(Shape::Journal, sql), sql);
         }
     }
@@ -211,7 +180,7 @@ mod tests {
     fn version_3_has_other_names() {
         let own = spell(Shape::Three, "UPDATE orders SET paid_by = 1 WHERE NOT guarded AND order_key = ''");
         assert_eq!(own, "UPDATE orders SET transfer = 1 WHERE NOT careful AND trade_no = ''");
-        for sql in [transfers::ADD, transfers::APPEND, read::FLOW, read::LINES] {
+        for sql in [ADD, APPEND, FLOW, LINES] {
             let own = spell(Shape::Three, sql);
             assert!(!["paid_by", "guarded", "t.reference"].iter().any(|new| own.contains(new)), "{own}");
         }

@@ -6,7 +6,7 @@ use super::transfers::small;
 use super::withdrawals;
 use crate::error::LedgerError;
 use crate::journal::{Account, BUDGET, USER};
-use crate::statement::{AccountEnd, ChainRow, StatementReads};
+use crate::statement_reads::{AccountEnd, ChainRow, StatementReads};
 use crate::withdrawal::StoredWithdrawal;
 use tokio_postgres::Row;
 

@@ -1,7 +1,8 @@
 //! A connection that writes, as the ledger's front sees it.
 
+use super::address::Address;
 use super::budget_keys::BudgetKeys;
-use super::link::{Address, Link, Purpose};
+use super::link::{Link, Purpose};
 use super::options::PostgresOptions;
 use super::session::Session;
 use super::state::{self, Numbers, PgTx};

@@ -2,6 +2,7 @@
 //! accounts are then locked last, for as short a time as possible, and each once.
 
 use super::budget_keys::cell;
+use super::respelled::{ADD, APPEND};
 use super::session::Session;
 use super::shape::Shape;
 use crate::error::LedgerError;
@@ -80,21 +81,6 @@ impl Rows {
         session.execute(APPEND, &self.params()).map(drop)
     }
 }
-
-/// Adds to accounts, in the order of their keys, so that writers that share several wait in one direction. The
-/// row is locked before `accounts.balance` and `accounts.last` are read, in its latest version, so no other
-/// writer's change is overwritten; `before` is the end of the chain to which this transaction's transfers are added.
-pub(crate) const ADD: &str = "INSERT INTO accounts (kind, asset, holder, balance, last, before) \
-    SELECT w.*, 0 FROM unnest($1::smallint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[]) AS w \
-    ON CONFLICT (kind, asset, holder) DO UPDATE SET balance = accounts.balance + excluded.balance, \
-    before = accounts.last, last = excluded.last RETURNING asset, holder, before";
-
-/// The transaction's number is the same in all rows, and asked for once.
-pub(crate) const APPEND: &str = "INSERT INTO transfers \
-    (id, kind, asset, debit, debit_holder, credit, credit_holder, amount, prev, time_ms, reference, tx) \
-    SELECT w.*, (SELECT pg_current_xact_id()::text::bigint) FROM unnest($1::bigint[], $2::smallint[], $3::bigint[], \
-    $4::smallint[], $5::bigint[], $6::smallint[], $7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[], \
-    $11::text[]) AS w";
 
 impl Transfers {
     /// Adds an entry.

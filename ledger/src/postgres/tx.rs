@@ -2,7 +2,7 @@
 
 use super::budget_keys::{self, cell};
 use super::state::PgTx;
-use super::{archive, budgets, closing, read};
+use super::{archive, budgets, closed, stored_orders};
 use crate::archive::{ArchiveEntry, Replay};
 use crate::contract::Transaction;
 use crate::decision::Goal;
@@ -33,7 +33,7 @@ impl PgTx<'_> {
 
 impl Transaction for PgTx<'_> {
     fn closed(&mut self, batch: &[Order<'_>]) -> Result<BTreeSet<String>, LedgerError> {
-        closing::closed(self.session, batch)
+        closed::closed(self.session, batch)
     }
 
     fn apply(&mut self, batch: &[Order<'_>], attempt: Attempt) -> Result<Vec<OrderOutcome>, LedgerError> {
@@ -54,7 +54,7 @@ impl Transaction for PgTx<'_> {
     }
 
     fn orders(&mut self, ids: &[OrderId<'_>]) -> Result<Vec<Option<StoredOrder>>, LedgerError> {
-        read::orders(self.session, ids)
+        stored_orders::orders(self.session, ids)
     }
 
     fn post(&mut self, ids: &[OrderId<'_>], time_ms: i64) -> Result<Vec<Finish>, LedgerError> {

@@ -4,7 +4,7 @@
 //! then locked, in the order of their keys, and what a lock has waited for is what it reads; one that ends is locked by
 //! its row. Clearing and payout accounts are written last, with the commit, each writer on rows of its own.
 
-use super::acts;
+use super::act_tables;
 use super::budget_keys::{cell, text};
 use super::session::Session;
 use super::shape::Shape;
@@ -283,7 +283,7 @@ impl PgTx<'_> {
         let mut accounts = Accounts::lock(self.session, &keys)?;
         let users: BTreeSet<i64> = keys.iter().map(|(_, user_id)| *user_id).collect();
         // Asked under the accounts' locks, so that nobody is frozen in between.
-        let frozen = acts::frozen(self.session, &users.into_iter().collect::<Vec<_>>())?;
+        let frozen = act_tables::frozen(self.session, &users.into_iter().collect::<Vec<_>>())?;
         let is_frozen = |user_id: i64| frozen.iter().any(|(frozen, ..)| *frozen == user_id);
         let (mut outcomes, mut records, mut short) =
             (Vec::with_capacity(batch.len()), Vec::new(), Vec::new());

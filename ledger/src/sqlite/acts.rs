@@ -1,13 +1,13 @@
-//! Acts of operators in a file. Their tables are no part of the schema's version: a build that does not know them leaves
-//! them as they are.
+//! Acts of operators in a file.
 
+use super::act_tables::{are_there, frozen};
 use super::state::SqliteTx;
 use super::transfers::Transfers;
 use super::{orders, query, withdrawals};
 use crate::acts::decision::{Standing, part};
+use crate::acts::model::{ActEnd, ActFilter, ActOutcome, Operator, Proposal, StoredAct};
 use crate::acts::perform::{of_json, to_json};
 use crate::acts::steps::{ActReads, ActSteps, BudgetNumbers, Payment, Transfer, TransferOutcome};
-use crate::acts::{ActEnd, ActFilter, ActOutcome, Operator, Proposal, StoredAct};
 use crate::budget::{Take, hash};
 use crate::error::LedgerError;
 use crate::journal::{Account, BUDGET, JournalEntry, USER};
@@ -17,77 +17,6 @@ use crate::withdrawal::StoredWithdrawal;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use std::borrow::Cow;
 use windfall_contract::accounts::StoredOrder;
-
-/// `acts` and `act_ends` are only ever appended to. `frozen_users` follows from them.
-pub(super) const TABLES: &str = "
-BEGIN;
-CREATE TABLE IF NOT EXISTS acts (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
-    key TEXT NOT NULL,
-    nth INTEGER NOT NULL,
-    kind TEXT NOT NULL,
-    subject TEXT NOT NULL,
-    deed TEXT NOT NULL,
-    reason TEXT NOT NULL,
-    evidence TEXT NOT NULL,
-    operator TEXT NOT NULL,
-    actor TEXT NOT NULL,
-    proposed_ms INTEGER NOT NULL,
-    expires_ms INTEGER NOT NULL,
-    parent INTEGER NOT NULL DEFAULT 0,
-    UNIQUE (key, nth)
-) STRICT;
-CREATE INDEX IF NOT EXISTS acts_subject ON acts (subject);
-CREATE INDEX IF NOT EXISTS acts_parent ON acts (parent, id);
-CREATE TABLE IF NOT EXISTS act_ends (
-    act INTEGER NOT NULL PRIMARY KEY REFERENCES acts (id),
-    outcome INTEGER NOT NULL,
-    amount INTEGER NOT NULL,
-    detail TEXT NOT NULL,
-    operator TEXT NOT NULL,
-    actor TEXT NOT NULL,
-    time_ms INTEGER NOT NULL
-) STRICT;
-CREATE TABLE IF NOT EXISTS correction_pages (
-    act INTEGER NOT NULL REFERENCES acts (id),
-    nth INTEGER NOT NULL,
-    orders INTEGER NOT NULL,
-    taken INTEGER NOT NULL,
-    short_orders INTEGER NOT NULL,
-    short_amount INTEGER NOT NULL,
-    operator TEXT NOT NULL,
-    actor TEXT NOT NULL,
-    time_ms INTEGER NOT NULL,
-    PRIMARY KEY (act, nth)
-) STRICT, WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS frozen_users (
-    user_id INTEGER NOT NULL PRIMARY KEY,
-    act INTEGER NOT NULL,
-    since_ms INTEGER NOT NULL
-) STRICT;
-CREATE TRIGGER IF NOT EXISTS acts_no_update BEFORE UPDATE ON acts
-BEGIN SELECT RAISE(ABORT, 'acts are only ever appended'); END;
-CREATE TRIGGER IF NOT EXISTS acts_no_delete BEFORE DELETE ON acts
-BEGIN SELECT RAISE(ABORT, 'acts are only ever appended'); END;
-CREATE TRIGGER IF NOT EXISTS acts_no_replace BEFORE INSERT ON acts
-WHEN EXISTS (SELECT 1 FROM acts WHERE id = NEW.id OR (key = NEW.key AND nth = NEW.nth))
-BEGIN SELECT RAISE(ABORT, 'acts are only ever appended'); END;
-CREATE TRIGGER IF NOT EXISTS act_ends_no_update BEFORE UPDATE ON act_ends
-BEGIN SELECT RAISE(ABORT, 'ends of acts are only ever appended'); END;
-CREATE TRIGGER IF NOT EXISTS act_ends_no_delete BEFORE DELETE ON act_ends
-BEGIN SELECT RAISE(ABORT, 'ends of acts are only ever appended'); END;
-CREATE TRIGGER IF NOT EXISTS act_ends_no_replace BEFORE INSERT ON act_ends
-WHEN EXISTS (SELECT 1 FROM act_ends WHERE act = NEW.act)
-BEGIN SELECT RAISE(ABORT, 'ends of acts are only ever appended'); END;
-CREATE TRIGGER IF NOT EXISTS correction_pages_no_update BEFORE UPDATE ON correction_pages
-BEGIN SELECT RAISE(ABORT, 'pages of corrections are only ever appended'); END;
-CREATE TRIGGER IF NOT EXISTS correction_pages_no_delete BEFORE DELETE ON correction_pages
-BEGIN SELECT RAISE(ABORT, 'pages of corrections are only ever appended'); END;
-CREATE TRIGGER IF NOT EXISTS correction_pages_no_replace BEFORE INSERT ON correction_pages
-WHEN EXISTS (SELECT 1 FROM correction_pages WHERE act = NEW.act AND nth = NEW.nth)
-BEGIN SELECT RAISE(ABORT, 'pages of corrections are only ever appended'); END;
-COMMIT;
-";
 
 const COLUMNS: &str = "SELECT a.id, a.deed, a.reason, a.evidence, a.operator, a.actor, a.proposed_ms, a.expires_ms, \
     e.outcome, e.detail, e.amount, e.operator, e.actor, e.time_ms, a.nth, a.parent FROM acts a LEFT JOIN act_ends e ON e.act = a.id";
@@ -100,7 +29,7 @@ fn read(row: &Row<'_>) -> Result<Read, rusqlite::Error> {
         |name, actor| Ok::<_, rusqlite::Error>(Operator { name: row.get(name)?, actor: row.get(actor)? });
     let proposal = Proposal {
         // Replaced by what the text says.
-        deed: crate::acts::Deed::Freeze { user_id: 0 },
+        deed: crate::acts::model::Deed::Freeze { user_id: 0 },
         reason: row.get(2)?,
         evidence: row.get(3)?,
         operator: operator(4, 5)?,
@@ -138,18 +67,6 @@ fn stored((mut act, deed, outcome, nth): Read) -> Result<(StoredAct, i64), Ledge
 fn one(db: &Connection, id: i64) -> Result<Option<StoredAct>, LedgerError> {
     let found = db.prepare_cached(&format!("{COLUMNS} WHERE a.id = ?1"))?.query_row([id], read).optional()?;
     Ok(found.map(stored).transpose()?.map(|(act, _)| act))
-}
-
-/// Whether the tables are there: a file that no writer of this build has opened has none.
-pub(super) fn are_there(db: &Connection) -> Result<bool, LedgerError> {
-    let sql = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'correction_pages_no_replace')";
-    Ok(db.query_row(sql, [], |row| row.get(0))?)
-}
-
-/// The act that froze a user, and when, where the tables are there.
-pub(super) fn frozen(db: &Connection, user_id: i64) -> Result<Option<(i64, i64)>, LedgerError> {
-    let sql = "SELECT act, since_ms FROM frozen_users WHERE user_id = ?1";
-    Ok(db.prepare_cached(sql)?.query_row([user_id], |row| Ok((row.get(0)?, row.get(1)?))).optional()?)
 }
 
 impl ActReads for Connection {

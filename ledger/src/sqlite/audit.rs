@@ -2,8 +2,10 @@
 //! number: one writer draws the numbers under the file's write lock, so whatever can be read is final, and nothing comes in
 //! front of it any more.
 
-use super::{acts, closing, position, schema};
-use crate::audit::{AuditDb, AuditError, Cell, TABLE_SETS, Value};
+use super::{act_tables, closed, position, schema};
+use crate::audit::db::{AuditDb, Cell, Value};
+use crate::audit::model::AuditError;
+use crate::audit::tables::SETS as TABLE_SETS;
 use crate::error::{LedgerError, OpenError};
 use crate::guard::Guard;
 use rusqlite::types::{ToSqlOutput, ValueRef};
@@ -111,11 +113,11 @@ impl AuditDb for SqliteAudit {
     }
 
     fn has_acts(&self) -> Result<bool, LedgerError> {
-        acts::are_there(&self.db)
+        act_tables::are_there(&self.db)
     }
 
     fn has_closed(&self) -> Result<bool, LedgerError> {
-        Ok(closing::are_there(&self.db)?)
+        Ok(closed::are_there(&self.db)?)
     }
 
     fn guard_by(&mut self, guard: Arc<Guard>) -> Result<(), OpenError> {

@@ -6,7 +6,7 @@ use crate::chain::{self, Names, Page, Row, Seal, Unsealed, stored_hash};
 use crate::contract::{Chain, Read};
 use crate::error::{LedgerError, OpenError};
 use crate::guard::Guard;
-use crate::sealer::SealError;
+use crate::seal_error::SealError;
 use rusqlite::{Connection, OptionalExtension, params};
 use std::path::Path;
 use std::sync::Arc;

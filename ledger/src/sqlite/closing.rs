@@ -1,7 +1,7 @@
-//! Closed activities in a file, and their rows. The file has one writer, which closes them while nothing is granted. A build that does
-//! not know their tables leaves them as they are, and meets the triggers.
+//! Closes activities in a file, and reads their rows. The file has one writer, which closes them while nothing is granted.
 
 use super::chain;
+use super::closed::{are_there, names};
 use super::corrections::{READ, last_read};
 use super::query;
 use super::state::SqliteTx;
@@ -14,32 +14,9 @@ use crate::error::LedgerError;
 use crate::journal::{BUDGET, FUNDING};
 use crate::rows_of::{OrderRow, RowsPage, TransferRow, account_word, kind_word, per_mille};
 use rusqlite::{Connection, OptionalExtension, Row, params};
-use std::collections::BTreeSet;
 
 /// How many reserved orders are counted at most, and how many transfers that nobody has proved.
 const COUNTED_MAX: i64 = 1_000;
-
-pub(super) const TABLES: &str = "
-BEGIN;
-CREATE TABLE IF NOT EXISTS closed_activities (
-    activity INTEGER NOT NULL PRIMARY KEY,
-    operator TEXT NOT NULL,
-    reason TEXT NOT NULL,
-    closed_ms INTEGER NOT NULL,
-    -- Every transfer that paid an order of it has a smaller number.
-    place INTEGER NOT NULL,
-    export TEXT,
-    detach_ms INTEGER,
-    detached_ms INTEGER
-) STRICT;
-CREATE TABLE IF NOT EXISTS detached_budgets (
-    program INTEGER NOT NULL PRIMARY KEY,
-    place INTEGER NOT NULL,
-    orders INTEGER NOT NULL,
-    credited INTEGER NOT NULL,
-    amount INTEGER NOT NULL
-) STRICT;
-COMMIT;";
 
 /// Made with the first activity that is closed, so that until then no order pays for them. No order of a closed activity is inserted
 /// or changed: none is reserved when it is closed, so whoever changes one asks for money.
@@ -68,25 +45,6 @@ const TRANSFERS: &str = "SELECT t.id, t.kind, b.name, t.debit, t.debit_holder, t
         WHEN t.credit = ?4 THEN (SELECT p.activity FROM programs p WHERE p.id = t.credit_holder) \
         WHEN t.debit = ?5 THEN t.debit_holder WHEN t.credit = ?5 THEN t.credit_holder END) \
     = (SELECT id FROM names WHERE name = ?3) ORDER BY t.id";
-
-/// Whether the tables are there: nobody may have opened the file for writing since the build before.
-pub(super) fn are_there(db: &Connection) -> Result<bool, rusqlite::Error> {
-    db.query_row("SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'detached_budgets')", [], |row| {
-        row.get(0)
-    })
-}
-
-/// The column of a transfer's place, if the tables are there.
-pub(super) fn place(db: &Connection) -> Result<Option<&'static str>, rusqlite::Error> {
-    Ok(are_there(db)?.then_some("id"))
-}
-
-/// The closed activities.
-pub(super) fn names(db: &Connection) -> Result<BTreeSet<String>, rusqlite::Error> {
-    db.prepare("SELECT n.name FROM closed_activities c JOIN names n ON n.id = c.activity")?
-        .query_map([], |row| row.get(0))?
-        .collect()
-}
 
 fn close(db: &Connection, which: &Close<'_>) -> Result<Closed, LedgerError> {
     let sql = "SELECT n.id FROM names n WHERE n.name = ?1 AND EXISTS (SELECT 1 FROM programs p WHERE p.activity = n.id)";

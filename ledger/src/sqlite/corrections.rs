@@ -1,11 +1,13 @@
 //! Corrections in a file: order by order, by key. Nobody else writes meanwhile.
 
-use super::acts::are_there;
+use super::act_tables::are_there;
 use super::state::SqliteTx;
-use crate::acts::correction::{Part, Selection, Survey, Totals};
+use crate::acts::model::{ActEnd, ActOutcome, Operator, StoredAct};
 use crate::acts::perform::to_json;
-use crate::acts::steps::{ActSteps, CorrectionReads, CorrectionSteps, Payment, Transfer, TransferOutcome};
-use crate::acts::{ActEnd, ActOutcome, Operator, StoredAct};
+use crate::acts::selection::{Selection, Survey, Totals};
+use crate::acts::steps::{
+    ActSteps, CorrectionReads, CorrectionSteps, Part, Payment, Transfer, TransferOutcome,
+};
 use crate::error::LedgerError;
 use crate::journal::USER;
 use crate::model::{CREDITED, RESERVED};

@@ -1,11 +1,13 @@
 //! The ledger in one SQLite file: one writer at a time, over all processes.
 
+mod act_tables;
 mod acts;
 mod archive;
 mod audit;
 mod budget_keys;
 mod budgets;
 mod chain;
+mod closed;
 mod closing;
 mod copies;
 mod corrections;

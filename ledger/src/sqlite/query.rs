@@ -6,7 +6,7 @@ use crate::key::{OrderId, keys_of, number_of};
 use crate::model::status_of_columns;
 use crate::model::{Awaits, BudgetState, ReservedOrder, Settlement};
 use crate::reconcile::SETTLEMENTS;
-use crate::statement::AccountEnd;
+use crate::statement_reads::AccountEnd;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use windfall_contract::accounts::{FlowLine, Status, StoredOrder};
 

@@ -1,6 +1,6 @@
 //! Reads a ledger's file, for its writer and for readers on a connection of their own.
 
-use super::{acts, archive, chain, closing, query, schema, withdrawals};
+use super::{act_tables, archive, chain, closed, query, schema, withdrawals};
 use crate::archive::{ArchiveFilter, Archived, Replay};
 use crate::chain::{Names, Page, Row, Seal, Unsealed};
 use crate::contract::{Lines, Read};
@@ -26,7 +26,7 @@ pub(crate) fn open(path: &Path) -> Result<Connection, OpenError> {
 impl Read for Connection {
     fn lines(&self) -> Result<Lines<'_>, LedgerError> {
         // Transfers that their order does not name: a second credit, or one of an order that is not credited.
-        let mut statement = self.prepare(&reconcile::extra_transfers(closing::place(self)?))?;
+        let mut statement = self.prepare(&reconcile::extra_transfers(closed::place(self)?))?;
         let extra = statement
             .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
             .collect::<Result<HashMap<String, u32>, _>>()?;
@@ -133,8 +133,8 @@ impl Read for Connection {
     fn reconcile(&self) -> Result<Reconciliation, LedgerError> {
         // One moment for all statements, where no transaction gives one.
         let moment = if self.is_autocommit() { Some(self.unchecked_transaction()?) } else { None };
-        let has_acts = acts::are_there(self)?;
-        let closed = closing::place(self)?;
+        let has_acts = act_tables::are_there(self)?;
+        let closed = closed::place(self)?;
         let found = reconcile::reconcile(has_acts, closed, |sql, columns| {
             Ok(self.query_row(sql, [], |row| {
                 (0..columns).map(|at| Ok(row.get::<_, i64>(at)?.cast_unsigned())).collect()

@@ -1,7 +1,7 @@
 //! Opens a file: the pragmas, the schema's version, and the writer's lock.
 
 use super::tables::{BUDGET_CHECK, MIGRATIONS};
-use super::{acts, closing};
+use super::{act_tables, closed};
 use crate::error::OpenError;
 use crate::model::Unbudgeted;
 use rusqlite::{Connection, OpenFlags};
@@ -106,8 +106,8 @@ pub(crate) fn open_writer(
     if found < VERSION {
         migrate(&db, found).map_err(sql)?;
     }
-    db.execute_batch(acts::TABLES).map_err(sql)?;
-    db.execute_batch(closing::TABLES).map_err(sql)?;
+    db.execute_batch(act_tables::TABLES).map_err(sql)?;
+    db.execute_batch(closed::TABLES).map_err(sql)?;
     Ok((db, lock))
 }
 

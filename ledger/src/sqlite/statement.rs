@@ -3,7 +3,7 @@
 use super::{query, withdrawals};
 use crate::error::LedgerError;
 use crate::journal::{Account, BUDGET};
-use crate::statement::{AccountEnd, ChainRow, StatementReads};
+use crate::statement_reads::{AccountEnd, ChainRow, StatementReads};
 use crate::withdrawal::StoredWithdrawal;
 use rusqlite::{Connection, OptionalExtension, params};
 

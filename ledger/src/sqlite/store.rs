@@ -2,7 +2,7 @@
 
 use super::schema::{self, LedgerOptions};
 use super::state::{Connected, SqliteTx};
-use super::{closing, copies, position};
+use super::{closed, copies, position};
 use crate::contract::{Read, Store, Transaction};
 use crate::copies::{CopyKey, ListCopies, Listing, TakeCopies, TakenCopies, WrittenCopy};
 use crate::error::{LedgerError, OpenError};
@@ -25,7 +25,7 @@ impl SqliteLedger {
     pub fn open(path: &Path, options: &LedgerOptions) -> Result<Self, OpenError> {
         let (db, lock) = schema::open_writer(path, options)?;
         let has_bare = schema::has_bare(&db).map_err(|error| OpenError::of_sql(path, &error))?;
-        let closed = closing::names(&db).map_err(|error| OpenError::of_sql(path, &error))?;
+        let closed = closed::names(&db).map_err(|error| OpenError::of_sql(path, &error))?;
         let connected = Connected::new(db, options.unbudgeted, has_bare, closed);
         Ok(Self { connected, path: path.to_owned(), guard: None, _lock: lock })
     }

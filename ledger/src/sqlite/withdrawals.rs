@@ -1,7 +1,7 @@
 //! Withdrawals: from a user's account to clearing, then to payout or back.
 
 use super::state::{Connected, SqliteTx};
-use super::{acts, transfers};
+use super::{act_tables, transfers};
 use crate::error::LedgerError;
 use crate::held::HeldByTime;
 use crate::journal::{JournalEntry, Payout, USER};
@@ -152,7 +152,7 @@ impl SqliteTx<'_> {
             return Ok(stored.answer(asked));
         }
         let db = &self.ledger.db;
-        if acts::frozen(db, user_id)?.is_some() {
+        if act_tables::frozen(db, user_id)?.is_some() {
             return Ok(HoldOutcome::Decided(WithdrawalOutcome::Frozen));
         }
         let account = db

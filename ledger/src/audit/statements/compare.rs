@@ -1,14 +1,14 @@
 //! The comparison of a statement, step by step: first its lines with the ledger, then the ledger's payments with its lines.
 
+use super::conditions::{GIVEN, taken_back};
+use super::model::{PayerStatement, PayerStatementError, PayerTotals};
+use super::stored::{COMPARED, FIRST, LEDGER, LINES, Stored, TIMES, UPLOADING, find, subject};
 use super::upload::{ORDER, WITHDRAWAL, not_whole};
-use super::{
-    COMPARED, LEDGER, LINES, PayerStatement, PayerStatementError, PayerTotals, Stored, TIMES, UPLOADING,
-    find, walk,
-};
-use crate::audit::AuditLimits;
+use super::walk;
 use crate::audit::db::{AuditDb, Row, Value};
 use crate::audit::differences::{DifferenceKind, Found, note_each};
 use crate::audit::increment::FOUND_MAX;
+use crate::audit::model::AuditLimits;
 use crate::error::LedgerError;
 use crate::model::{CREDITED, REJECTED, RESERVED};
 use crate::withdrawal::WithdrawalStatus;
@@ -21,9 +21,6 @@ const ANOTHER: i64 = 3;
 const PAID_RETURNED: i64 = 4;
 const IN_FLIGHT: i64 = 5;
 const RETURNED_PAID: i64 = 6;
-
-/// The first place of all.
-pub(super) const FIRST: i64 = -9_000_000_000_000_000_000;
 
 /// Takes the next step.
 pub(super) fn step(
@@ -103,25 +100,6 @@ fn keep(db: &dyn AuditDb, own: &mut Stored, mut found: Vec<Found>, now_ms: i64) 
         statement.differences += db.execute(insert, &[Value::Int(statement.id), Value::Int(difference)])?;
     }
     Ok(())
-}
-
-/// The subject of a difference about a key. It does not name the statement: the same difference in another one is the same.
-pub(super) fn subject(own: &Stored, key: &str) -> String {
-    format!("key \"{key}\" of payer \"{}\"", own.statement.payer)
-}
-
-/// The key that the payer of a withdrawal `w` was given.
-pub(super) const GIVEN: &str =
-    "CASE w.payer_key WHEN '' THEN 'withdrawal ' || w.withdrawal_key ELSE w.payer_key END";
-
-/// Whether two operators took the order `o` back, whose activity's name is `a`.
-pub(super) fn taken_back(db: &dyn AuditDb) -> Result<&'static str, LedgerError> {
-    Ok(if db.has_acts()? {
-        "EXISTS (SELECT 1 FROM acts c JOIN act_ends e ON e.act = c.id WHERE c.kind = 'reverse' AND e.outcome = 1 \
-         AND c.subject = 'order ' || CASE WHEN o.order_key LIKE '% %' THEN o.order_key ELSE o.order_key || ' ' || a.name END)"
-    } else {
-        "1 = 0"
-    })
 }
 
 /// The lines of a page with what the ledger has under their keys, as a table `page`. The page is from behind $2 up to $3, the payer

@@ -1,9 +1,10 @@
 //! The upload of a statement: batch after batch, each once.
 
-use super::{
+use super::model::{
     BATCH_MAX, BadPayerStatement, NewPayerStatement, PayerLine, PayerStatement, PayerStatementError,
-    TYPES_MAX, UPLOADING, find,
+    PayerTotals, TYPES_MAX,
 };
+use super::stored::{self, UPLOADING, find};
 use crate::audit::db::{AuditDb, Value};
 use crate::error::LedgerError;
 use crate::key::{PayerKeyOf, of_payer_key};
@@ -154,7 +155,7 @@ fn insert(db: &dyn AuditDb, statement: i64, first_line: u64, lines: &[PayerLine]
 /// Adds lines to the statement's sums.
 fn add(db: &dyn AuditDb, statement: i64, lines: &[PayerLine]) -> Result<(), PayerStatementError> {
     let mut sums: BTreeMap<&str, [i64; 4]> = BTreeMap::new();
-    let have = super::sums(db, statement)?;
+    let have = stored::sums(db, statement)?;
     for sum in &have {
         let (paid, returned) = (sum.paid, sum.returned);
         sums.insert(&sum.bonus_type, [number(paid.0), paid.1, number(returned.0), returned.1]);
@@ -192,7 +193,7 @@ fn add(db: &dyn AuditDb, statement: i64, lines: &[PayerLine]) -> Result<(), Paye
 }
 
 /// The difference between what a statement is said to have and what is here, in words.
-pub(super) fn not_whole(have: &PayerStatement, said: &super::PayerTotals) -> Option<String> {
+pub(super) fn not_whole(have: &PayerStatement, said: &PayerTotals) -> Option<String> {
     if have.lines != said.lines {
         return Some(format!("{} lines were announced, and {} are here", said.lines, have.lines));
     }

@@ -1,12 +1,13 @@
 //! The other direction: payments of the payer by the ledger, in the order of their places, against the lines of statements.
 
-use super::compare::{FIRST, GIVEN, subject, taken_back};
+use super::conditions::{GIVEN, taken_back};
+use super::model::PayerStatementError;
+use super::stored::{COMPARED, FIRST, LEDGER, Stored, subject};
 use super::upload::{ORDER, WITHDRAWAL};
-use super::{COMPARED, LEDGER, PayerStatementError, Stored};
 use crate::audit::db::{AuditDb, Value, one};
 use crate::audit::differences::{DifferenceKind, Found};
 use crate::audit::increment::{FOUND_MAX, range_end};
-use crate::audit::{AuditError, AuditLimits};
+use crate::audit::model::{AuditError, AuditLimits};
 use crate::error::LedgerError;
 use crate::journal::{BUDGET, CLEARING, DIRECT, PAYOUT, POST, SETTLEMENT};
 use crate::key::number_of;
