@@ -14,7 +14,7 @@ use crate::held::HeldByTime;
 use crate::key::{OrderId, WithdrawalId};
 use crate::model::{
     Attempt, Awaits, BudgetRaised, BudgetSet, BudgetState, Finish, Order, OrderLine, OrderOutcome,
-    ReservedOrder, Settlement, Writers,
+    ReservedOrder, Settlement, WhichBudgets, Writers,
 };
 use crate::reconcile::Reconciliation;
 use crate::seal_error::SealError;
@@ -186,7 +186,7 @@ pub(crate) trait Read: Debug + ActReads + CorrectionReads + ClosingReads + State
     /// As many as it has, of one moment or not: some may have ended by the time that they are read.
     fn held_by_time(&self, which: &HeldByTime) -> Result<Vec<StoredWithdrawal>, LedgerError>;
 
-    fn budgets(&self) -> Result<Vec<BudgetState>, LedgerError>;
+    fn budgets(&self, which: WhichBudgets) -> Result<Vec<BudgetState>, LedgerError>;
 
     fn settlements(&self) -> Result<Vec<Settlement>, LedgerError>;
 

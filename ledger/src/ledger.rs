@@ -9,7 +9,7 @@ use crate::guard::Guard;
 use crate::guarded::{Acceptance, Accepted, Beat};
 use crate::key::{OrderId, WithdrawalId};
 use crate::model::{
-    Attempt, BudgetRaised, BudgetSet, BudgetState, BudgetsApplied, Order, OrderOutcome, Writers,
+    Attempt, BudgetRaised, BudgetSet, BudgetState, BudgetsApplied, Order, OrderOutcome, WhichBudgets, Writers,
 };
 use crate::reader::LedgerReader;
 use crate::reconcile::Reconciliation;
@@ -220,7 +220,7 @@ impl Ledger {
     /// # Errors
     /// [`LedgerError`].
     pub fn budgets(&self) -> Result<Vec<BudgetState>, LedgerError> {
-        self.store.read().budgets()
+        self.store.read().budgets(WhichBudgets::All)
     }
 
     /// A user's balance of a bonus type, 0 where there is no such account.

@@ -322,6 +322,15 @@ pub struct BudgetState {
     pub shards: u32,
 }
 
+/// Which budgets are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WhichBudgets {
+    /// Every activity, scene and type that ever had an order or a budget.
+    All,
+    /// Those that have a total.
+    Set,
+}
+
 /// What downstreams have paid, and the ledger owes them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settlement {

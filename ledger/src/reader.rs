@@ -9,7 +9,7 @@ use crate::contract::{Lines, Read};
 use crate::error::{LedgerError, OpenError};
 use crate::held::{self, HeldByTime, HeldCursor, HeldPage};
 use crate::key::{OrderId, WithdrawalId};
-use crate::model::{Awaits, BudgetState, OrderLine, ReservedOrder, Settlement};
+use crate::model::{Awaits, BudgetState, OrderLine, ReservedOrder, Settlement, WhichBudgets};
 use crate::reconcile::Reconciliation;
 use crate::rows_of::{OrderRow, RowsPage, TransferRow};
 use crate::verify::{self, Verified, VerifyError};
@@ -221,7 +221,16 @@ impl LedgerReader {
     /// # Errors
     /// [`LedgerError`].
     pub fn budgets(&self) -> Result<Vec<BudgetState>, LedgerError> {
-        self.read.budgets()
+        self.read.budgets(WhichBudgets::All)
+    }
+
+    /// The budgets that were set, with what they gave out. Those who may grant make a row of [`budgets`](Self::budgets) by each new
+    /// name; they make none of these.
+    ///
+    /// # Errors
+    /// [`LedgerError`].
+    pub fn set_budgets(&self) -> Result<Vec<BudgetState>, LedgerError> {
+        self.read.budgets(WhichBudgets::Set)
     }
 
     /// What downstreams have paid, by their names and the bonus types.

@@ -152,7 +152,8 @@ async fn lag(rules: &LiveRules, brokers: &BTreeMap<String, Arc<dyn Broker>>) -> 
 async fn budgets(rewards: Option<&RewardHandle>) -> Vec<([String; 3], u64)> {
     let Some(rewards) = rewards else { return Vec::new() };
     // Weak: a ledger that is down says so by other metrics.
-    let Ok(states) = rewards.read(|reader| reader.budgets()).await else { return Vec::new() };
+    // Not every budget key: whoever may grant makes one by each new name.
+    let Ok(states) = rewards.read(|reader| reader.set_budgets()).await else { return Vec::new() };
     let left = states.into_iter().filter_map(|state| {
         let left = state.total?.saturating_sub(state.used).saturating_sub(state.reserved);
         Some(([state.activity, state.scene, state.bonus_type], u64::try_from(left).unwrap_or(0)))

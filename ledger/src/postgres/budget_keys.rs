@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use tokio_postgres::Row;
 
 /// The number of budget keys in the cache at most; when there are more, the cache starts anew.
-const CACHE_MAX: usize = 65_536;
+const CACHE_MAX: usize = 16_384;
 /// The number of rows that count for a budget key without a budget, so that as many writers do not wait for each
 /// other.
 const UNBUDGETED_SHARDS: usize = 8;

@@ -14,7 +14,7 @@ use crate::error::LedgerError;
 use crate::held::HeldByTime;
 use crate::journal::{BUDGET, USER, flow_kind};
 use crate::key::{OrderId, WithdrawalId, number_of};
-use crate::model::{Awaits, BudgetState, OrderLine, ReservedOrder, Settlement};
+use crate::model::{Awaits, BudgetState, OrderLine, ReservedOrder, Settlement, WhichBudgets};
 use crate::reconcile::{self, Reconciliation, SETTLEMENTS};
 use crate::withdrawal::{HeldFor, StoredWithdrawal};
 use std::cell::RefMut;
@@ -95,16 +95,28 @@ fn flow(session: &Session, user_id: i64, limit: usize) -> Result<Vec<FlowLine>, 
     Ok(lines)
 }
 
-fn budgets(session: &Session) -> Result<Vec<BudgetState>, LedgerError> {
-    let rows = session.query(
-        "SELECT CASE a.name WHEN '' THEN '*' ELSE a.name END, CASE s.name WHEN '' THEN '*' ELSE s.name END, CASE b.name WHEN '' THEN '*' ELSE b.name END, \
-         p.budgeted, sum(h.total)::bigint, sum(h.used)::bigint, sum(h.reserved)::bigint, \
-         CASE WHEN p.strict THEN 0 ELSE count(*) END \
-         FROM programs p JOIN budget_shards h ON h.program = p.id JOIN names a ON a.id = p.activity \
-         JOIN names s ON s.id = p.scene JOIN names b ON b.id = p.asset \
-         WHERE a.name <> '' OR p.budgeted GROUP BY p.id, a.name, s.name, b.name, p.budgeted, p.strict ORDER BY a.name, s.name, b.name",
-        &[],
-    )?;
+/// Reads budgets; the condition says which.
+macro_rules! budgets_where {
+    ($condition:literal) => {
+        concat!(
+            "SELECT CASE a.name WHEN '' THEN '*' ELSE a.name END, CASE s.name WHEN '' THEN '*' ELSE s.name END, \
+             CASE b.name WHEN '' THEN '*' ELSE b.name END, \
+             p.budgeted, sum(h.total)::bigint, sum(h.used)::bigint, sum(h.reserved)::bigint, \
+             CASE WHEN p.strict THEN 0 ELSE count(*) END \
+             FROM programs p JOIN budget_shards h ON h.program = p.id JOIN names a ON a.id = p.activity \
+             JOIN names s ON s.id = p.scene JOIN names b ON b.id = p.asset WHERE ",
+            $condition,
+            " GROUP BY p.id, a.name, s.name, b.name, p.budgeted, p.strict ORDER BY a.name, s.name, b.name"
+        )
+    };
+}
+
+fn budgets(session: &Session, which: WhichBudgets) -> Result<Vec<BudgetState>, LedgerError> {
+    let sql = match which {
+        WhichBudgets::All => budgets_where!("a.name <> '' OR p.budgeted"),
+        WhichBudgets::Set => budgets_where!("p.budgeted"),
+    };
+    let rows = session.query(sql, &[])?;
     rows.iter()
         .map(|row| {
             let budgeted: bool = cell(row, 3)?;
@@ -241,8 +253,8 @@ impl Read for Link {
         withdrawals::by_time(&*self.session()?, which)
     }
 
-    fn budgets(&self) -> Result<Vec<BudgetState>, LedgerError> {
-        budgets(&*self.session()?)
+    fn budgets(&self, which: WhichBudgets) -> Result<Vec<BudgetState>, LedgerError> {
+        budgets(&*self.session()?, which)
     }
 
     fn settlements(&self) -> Result<Vec<Settlement>, LedgerError> {

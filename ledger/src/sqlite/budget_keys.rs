@@ -6,7 +6,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use std::collections::HashMap;
 
 /// The number of budget keys in the cache at most; when there are more, the cache starts anew.
-const CACHE_MAX: usize = 65_536;
+const CACHE_MAX: usize = 16_384;
 
 /// A budget key's parts, by name id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use crate::error::LedgerError;
 use crate::journal::{BUDGET, USER, flow_kind};
 use crate::key::{OrderId, keys_of, number_of};
 use crate::model::status_of_columns;
-use crate::model::{Awaits, BudgetState, ReservedOrder, Settlement};
+use crate::model::{Awaits, BudgetState, ReservedOrder, Settlement, WhichBudgets};
 use crate::reconcile::SETTLEMENTS;
 use crate::statement_reads::AccountEnd;
 use rusqlite::{Connection, OptionalExtension, Row, params};
@@ -178,14 +178,19 @@ pub(crate) fn reserved(
     Ok(reserved)
 }
 
-pub(crate) fn budgets(db: &Connection) -> Result<Vec<BudgetState>, LedgerError> {
-    let mut statement = db.prepare_cached(
+pub(crate) fn budgets(db: &Connection, which: WhichBudgets) -> Result<Vec<BudgetState>, LedgerError> {
+    let which = match which {
+        WhichBudgets::All => "a.name <> '' OR p.budgeted",
+        WhichBudgets::Set => "p.budgeted",
+    };
+    // Few of the keys have a budget, so they come first.
+    let mut statement = db.prepare_cached(&format!(
         "SELECT CASE a.name WHEN '' THEN '*' ELSE a.name END, CASE s.name WHEN '' THEN '*' ELSE s.name END, CASE b.name WHEN '' THEN '*' ELSE b.name END, \
          p.budgeted, sum(h.total), sum(h.used), sum(h.reserved), CASE WHEN p.strict THEN 0 ELSE count(*) END \
-         FROM programs p JOIN budget_shards h ON h.program = p.id JOIN names a ON a.id = p.activity \
+         FROM programs p CROSS JOIN budget_shards h ON h.program = p.id JOIN names a ON a.id = p.activity \
          JOIN names s ON s.id = p.scene JOIN names b ON b.id = p.asset \
-         WHERE a.name <> '' OR p.budgeted GROUP BY p.id, a.name, s.name, b.name, p.budgeted, p.strict ORDER BY a.name, s.name, b.name",
-    )?;
+         WHERE {which} GROUP BY p.id, a.name, s.name, b.name, p.budgeted, p.strict ORDER BY a.name, s.name, b.name",
+    ))?;
     let rows = statement.query_map([], |row| {
         let budgeted: bool = row.get(3)?;
         let total: i64 = row.get(4)?;

@@ -8,7 +8,7 @@ use crate::error::{LedgerError, OpenError};
 use crate::held::HeldByTime;
 use crate::key::{OrderId, WithdrawalId, number_of};
 use crate::model::status_of_columns;
-use crate::model::{Awaits, BudgetState, OrderLine, ReservedOrder, Settlement};
+use crate::model::{Awaits, BudgetState, OrderLine, ReservedOrder, Settlement, WhichBudgets};
 use crate::reconcile::{self, Reconciliation};
 use crate::withdrawal::{HeldFor, StoredWithdrawal};
 use rusqlite::{Connection, params};
@@ -81,8 +81,8 @@ impl Read for Connection {
         withdrawals::by_time(self, which)
     }
 
-    fn budgets(&self) -> Result<Vec<BudgetState>, LedgerError> {
-        query::budgets(self)
+    fn budgets(&self, which: WhichBudgets) -> Result<Vec<BudgetState>, LedgerError> {
+        query::budgets(self, which)
     }
 
     fn settlements(&self) -> Result<Vec<Settlement>, LedgerError> {

@@ -118,6 +118,9 @@ pub(super) fn combined(place: &dyn Place) -> Outcome {
     assert_eq!((state(&ledger, "*", "*")?, state(&ledger, "*", "cash")?), ((10, 2), (8, 2)));
     assert_eq!(state(&ledger, "rain", "*")?, (9, 0));
     assert_eq!(state(&ledger, "new", "coin")?, (0, 0), "nothing of what was refused");
+    let (set, others): (Vec<_>, Vec<_>) = ledger.budgets()?.into_iter().partition(|one| one.total.is_some());
+    assert_eq!((set.len(), others.is_empty()), (sets.len(), false));
+    assert_eq!(place.reader()?.set_budgets()?, set, "and none that a name has made");
     clean(place)?;
     // A scene that is called like all of them is one of them.
     assert_eq!(ledger.apply(&[in_scene("*", "coin", "k", 1)])?, [no]);
