@@ -293,7 +293,7 @@ pub enum SetError {
     )]
     UnknownProposal(u64),
     /// Who approves has proposed it. Nothing was written.
-    #[error("you have made proposal {0} yourself: another person has to approve it")]
+    #[error("you have proposed change {0} yourself: another person has to approve it")]
     OwnProposal(u64),
     /// Nothing proves who approves. Nothing was written.
     #[error("nothing proves who approves the proposal: give --server with the console's URL, and --key-file")]
