@@ -33,6 +33,7 @@ mod copies;
 mod corrections;
 mod decide;
 mod failover;
+mod indexes;
 mod link;
 mod migrate;
 mod options;
@@ -57,6 +58,7 @@ mod withdrawals;
 
 pub(crate) use audit::open as open_audit;
 pub(crate) use chain::open as open_sealer;
+pub use indexes::IndexProgress;
 pub(crate) use migrate::migrate;
 pub use migrate::{MigrateOptions, Migrated};
 pub use options::PostgresOptions;
