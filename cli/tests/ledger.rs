@@ -67,6 +67,9 @@ fn a_ledger_in_a_file_is_migrated_by_its_process() {
     let done = own.args(["ledger", "migrate"]).current_dir(folder.path()).output().unwrap();
     assert_eq!(done.status.code(), Some(0));
     assert!(String::from_utf8_lossy(&done.stdout).contains("nothing is to be done"));
+    let mut own = Command::new(env!("CARGO_BIN_EXE_windfall"));
+    let done = own.args(["ledger", "migrate", "--json"]).current_dir(folder.path()).output().unwrap();
+    assert_eq!((done.status.code(), json(&done)), (Some(0), serde_json::json!({"from": null, "to": null})));
 }
 
 #[test]

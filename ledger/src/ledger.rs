@@ -70,8 +70,11 @@ impl Ledger {
     /// meanwhile; they wait. A ledger that does not hold the guard's marks, or in which a process has noted that it lacks one,
     /// is refused.
     ///
+    /// Indexes of tables that may be large are built before, while writers go on; `tell` is told how far they are, every two
+    /// seconds.
+    ///
     /// # Errors
-    /// [`OpenError`]: nothing was changed. [`OpenError::Invalid`] names processes of older versions that are connected, or says
+    /// [`OpenError`]: nothing was changed, but indexes that were built stay, and are not built again. [`OpenError::Invalid`] names processes of older versions that are connected, or says
     /// what the ledger lacks.
     #[cfg(feature = "postgres")]
     pub fn migrate(
@@ -79,8 +82,9 @@ impl Ledger {
         postgres: &crate::PostgresOptions,
         options: crate::MigrateOptions,
         guard: &Guard,
+        tell: &dyn Fn(&crate::IndexProgress),
     ) -> Result<crate::Migrated, OpenError> {
-        crate::postgres::migrate(url, postgres, options, guard)
+        crate::postgres::migrate(url, postgres, options, guard, tell)
     }
 
     /// Makes all tables of a ledger in PostgreSQL, as the user who is to own them, also those that processes make by themselves

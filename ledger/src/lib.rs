@@ -123,7 +123,7 @@ pub use model::{
     OrderLine, OrderOutcome, ReservedOrder, SHARDS_MAX, Settlement, Unbudgeted, Writers,
 };
 #[cfg(feature = "postgres")]
-pub use postgres::{MigrateOptions, Migrated, PostgresOptions};
+pub use postgres::{IndexProgress, MigrateOptions, Migrated, PostgresOptions};
 pub use reader::{LedgerReader, OrderLines};
 pub use reconcile::Reconciliation;
 pub use rows_of::{OrderRow, RowsPage, TransferRow};

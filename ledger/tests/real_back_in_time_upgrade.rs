@@ -25,7 +25,7 @@ fn make_version_3(url: &str) {
 
 fn migrate(url: &str, guard: &Guard) -> Result<Migrated, OpenError> {
     let all = MigrateOptions { watch_ms: 0, despite_connections: false, ..MigrateOptions::default() };
-    Ledger::migrate(url, &unsafe_options(), all, guard)
+    Ledger::migrate(url, &unsafe_options(), all, guard, &|_| {})
 }
 
 fn version(url: &str) -> i64 {

@@ -65,7 +65,7 @@ impl Schema {
     /// Whatever else is connected to the server of all tests.
     fn migrate(&self) -> Result<Migrated, OpenError> {
         let options = MigrateOptions { watch_ms: 0, despite_connections: true, ..MigrateOptions::default() };
-        Ledger::migrate(&self.url, &self.options(), options, &Guard::default())
+        Ledger::migrate(&self.url, &self.options(), options, &Guard::default(), &|_| {})
     }
 }
 

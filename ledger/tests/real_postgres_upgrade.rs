@@ -4,6 +4,8 @@
 
 #[path = "real_postgres_upgrade/from_5.rs"]
 mod from_5;
+#[path = "real_postgres_upgrade/indexes.rs"]
+mod indexes;
 mod older;
 mod past;
 
@@ -59,7 +61,7 @@ impl Schema {
 
     fn migrate(&self, watch_ms: u64) -> Result<Migrated, OpenError> {
         let options = MigrateOptions { watch_ms, despite_connections: false, ..MigrateOptions::default() };
-        Ledger::migrate(&self.named(), &self.options(), options, &Guard::default())
+        Ledger::migrate(&self.named(), &self.options(), options, &Guard::default(), &|_| {})
     }
 
     fn older(&self, row: i64) -> OlderProcess {

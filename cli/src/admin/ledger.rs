@@ -115,12 +115,18 @@ pub enum LedgerCommand {
     /// command has run, and go on afterwards. It refuses while a process of an older version is connected, and while the ledger
     /// does not hold its mark. A process of an older version can grant nothing afterwards. Either all of it happens or nothing,
     /// and it can be started again.
+    ///
+    /// Indexes of large tables are built first, while everybody grants and pays; how far they are is told on standard error every two
+    /// seconds. What was built stays when the command is ended, and is not built again.
     Migrate {
         /// The options file of the services, which names the ledger
         #[arg(long)]
         config: Option<PathBuf>,
         #[command(flatten)]
         how: Migration,
+        /// Print one JSON object: the versions from and to, null for a ledger in a file
+        #[arg(long)]
+        json: bool,
     },
 }
 
@@ -176,7 +182,7 @@ pub fn run(command: &LedgerCommand) -> Result<Outcome> {
         LedgerCommand::CheckExport { folder, json } => export::check(folder, *json),
         LedgerCommand::Detach(args) => closing::detach(args),
         LedgerCommand::Prepare { config } => prepare(config.as_deref()),
-        LedgerCommand::Migrate { config, how } => migrate(config.as_deref(), *how),
+        LedgerCommand::Migrate { config, how, json } => migrate(config.as_deref(), *how, *json),
     }
 }
 
@@ -249,10 +255,16 @@ fn prepare(config: Option<&Path>) -> Result<Outcome> {
     Ok(Outcome::Clean)
 }
 
-fn migrate(config: Option<&Path>, how: Migration) -> Result<Outcome> {
+fn migrate(config: Option<&Path>, how: Migration, json: bool) -> Result<Outcome> {
     let options = ServiceOptions::load(config, None)?;
     let guard = options.open_mark()?.map(|mark| mark.guard).unwrap_or_default();
-    match options.ledger.migrate(how, &guard)? {
+    let done = options.ledger.migrate(how, &guard, &|progress: &str| eprintln!("{progress}"))?;
+    if json {
+        let (from, to) = done.unzip();
+        println!("{}", json!({"from": from, "to": to}));
+        return Ok(Outcome::Clean);
+    }
+    match done {
         None => println!(
             "a ledger in a file is brought up by its process, when it opens it; nothing is to be done"
         ),

@@ -20,7 +20,8 @@ pub struct Migration {
     /// Go on though such processes are connected: they belong to another ledger in the same database
     #[arg(long)]
     despite_connections: bool,
-    /// Let the copy take so many minutes, in which nobody grants; where it takes longer, nothing is changed
+    /// Let the copy take so many minutes, in which nobody grants; where it takes longer, nothing is changed. The indexes that are
+    /// built before, while everybody grants, have no limit
     #[arg(long, value_name = "MINUTES", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=1_440))]
     longest_min: u64,
 }
@@ -122,11 +123,11 @@ impl LedgerAt {
     }
 
     /// Brings one that older versions wrote to the newest version, if it holds the guard's marks; `None` where its process does that
-    /// when it opens it. Blocks.
-    pub fn migrate(&self, how: Migration, guard: &Guard) -> Result<Option<(i64, i64)>> {
+    /// when it opens it. `tell` is told in words how far it is, where that takes long. Blocks.
+    pub fn migrate(&self, how: Migration, guard: &Guard, tell: &dyn Fn(&str)) -> Result<Option<(i64, i64)>> {
         match self {
             Self::File => Ok(None),
-            Self::Postgres(at) => at.migrate(how, guard).map(Some),
+            Self::Postgres(at) => at.migrate(how, guard, tell).map(Some),
         }
         .context("the ledger cannot be migrated")
     }
@@ -190,13 +191,14 @@ impl PostgresAt {
         Ok(Auditor::connect(&self.url, &self.options())?)
     }
 
-    fn migrate(&self, how: Migration, guard: &Guard) -> Result<(i64, i64)> {
+    fn migrate(&self, how: Migration, guard: &Guard, tell: &dyn Fn(&str)) -> Result<(i64, i64)> {
         let options = windfall_ledger::MigrateOptions {
             watch_ms: how.watch_s.saturating_mul(1_000),
             despite_connections: how.despite_connections,
             longest_ms: how.longest_min.saturating_mul(60_000),
         };
-        let done = Ledger::migrate(&self.url, &self.options(), options, guard)?;
+        let tell = |progress: &windfall_ledger::IndexProgress| tell(&progress.to_string());
+        let done = Ledger::migrate(&self.url, &self.options(), options, guard, &tell)?;
         Ok((done.from, done.to))
     }
 
@@ -233,7 +235,7 @@ impl PostgresAt {
         Driver::Postgres.absent()
     }
 
-    fn migrate(&self, _how: Migration, _guard: &Guard) -> Result<(i64, i64)> {
+    fn migrate(&self, _how: Migration, _guard: &Guard, _tell: &dyn Fn(&str)) -> Result<(i64, i64)> {
         Driver::Postgres.absent()
     }
 

@@ -3,6 +3,7 @@
 
 use super::address::{Address, NAME, marked_as};
 use super::budget_keys::cell;
+use super::indexes::{self, IndexProgress};
 use super::options::PostgresOptions;
 use super::session::Session;
 use super::shape::{FIVE, KNOWN, THREE};
@@ -51,17 +52,24 @@ pub(crate) fn migrate(
     postgres: &PostgresOptions,
     options: MigrateOptions,
     guard: &Guard,
+    tell: &dyn Fn(&IndexProgress),
 ) -> Result<Migrated, OpenError> {
     let address = Address::new(url, postgres)?;
     let session = Session::open(&address, false)?;
-    match schema::version(&session, &address)? {
+    let found = match schema::version(&session, &address)? {
         Some(KNOWN) => return Ok(Migrated { from: KNOWN, to: KNOWN }),
-        Some(_) => {}
+        Some(found) => found,
         None => return Err(schema::absent(&address)),
-    }
+    };
     holds_marks(&session, &address, guard)?;
+    let watch_time = Duration::from_millis(options.watch_ms);
     if !options.despite_connections {
-        watch(&session, &address, Duration::from_millis(options.watch_ms))?;
+        watch(&session, &address, watch_time)?;
+    }
+    // Who writes goes on meanwhile. It may take hours, in which an older process may have come back.
+    let began = Instant::now();
+    if indexes::build(&session, &address, found, KNOWN, tell)? && !options.despite_connections {
+        watch(&session, &address, watch_time.min(began.elapsed()))?;
     }
     // Once more under the locks: another process may have noted meanwhile that the ledger lacks something.
     let longest = Duration::from_millis(options.longest_ms);
@@ -103,7 +111,7 @@ fn watch(session: &Session, address: &Address, time: Duration) -> Result<(), Ope
         })?;
         if !older.is_empty() {
             return Err(OpenError::Invalid(format!(
-                "{}: processes of older versions are connected, and nothing was changed: {}; end them, and start this \
+                "{}: processes of older versions are connected, and nothing was migrated: {}; end them, and start this \
                  again",
                 address.place,
                 older.join(", ")

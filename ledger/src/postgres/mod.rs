@@ -37,6 +37,7 @@ mod copies;
 mod corrections;
 mod decide;
 mod failover;
+mod indexes;
 mod link;
 mod migrate;
 mod options;
@@ -63,6 +64,7 @@ mod withdrawals;
 
 pub(crate) use audit::open as open_audit;
 pub(crate) use chain::open as open_sealer;
+pub use indexes::IndexProgress;
 pub(crate) use migrate::migrate;
 pub use migrate::{MigrateOptions, Migrated};
 pub use options::PostgresOptions;

@@ -1,13 +1,15 @@
 //! The tables, and the migrations from older schemas.
 
 use super::address::Address;
+use super::indexes::{self, IndexProgress};
 use super::session::{Session, open_error};
 use super::shape::{KNOWN, THREE};
 use crate::error::{LedgerError, OpenError};
 use std::time::Duration;
 
 /// The migrations. Each is applied once, in order, in the transaction that records it. Never change one that was
-/// released: add the next one, and raise `KNOWN`.
+/// released: add the next one, and raise `KNOWN`. An index on a table that may have many rows is none of its statements, which lock the
+/// table while they run: it belongs into the list of [`indexes`].
 const MIGRATIONS: [(i64, &str); 6] = [(1, V1), (2, V2), (3, V3), (4, V4), (5, V5), (6, V6)];
 /// The tables that are locked while the journal is made, in the order in which transactions come to them: in another order
 /// each writer that waits would be in a deadlock.
@@ -137,12 +139,12 @@ ALTER TABLE accounts ADD CONSTRAINT accounts_not_below_0 CHECK (kind <> 0 OR bal
 /// Strict budgets, and combined ones: a program whose scene or bonus type has the empty name. `careful` rows are taken from
 /// with the budget locked as a whole: strict ones, and those that a combined one covers. It stands in the row itself,
 /// since the row is what a writer that knows an older state of things is told anew, when it has waited for it.
-/// Also the payer of an order, and the version of the rules whose budgets are set: one row, or none yet.
+/// Also the payer of an order, and the version of the rules whose budgets are set: one row, or none yet. The index of reserved
+/// orders is one of [`indexes`].
 const V3: &str = r#"
 ALTER TABLE programs ADD COLUMN strict boolean NOT NULL DEFAULT false;
 ALTER TABLE budget_shards ADD COLUMN careful boolean NOT NULL DEFAULT false;
 ALTER TABLE orders ADD COLUMN payer text NOT NULL DEFAULT '';
-CREATE INDEX orders_reserved ON orders (trade_no) WHERE status = 0;
 CREATE TABLE rules_version (
     version bigint NOT NULL,
     one boolean NOT NULL PRIMARY KEY CHECK (one)
@@ -152,7 +154,8 @@ CREATE TABLE rules_version (
 /// The journal: transfers name both accounts, and are only ever appended. `docs/ledger.md` says what each row means, and
 /// what becomes of older rows. Old credits move from the user to the payer that paid them, as far as the money is still
 /// there; what a downstream had refused, and is archived for that, the ledger itself may have paid. All tables are locked
-/// before. The new table is made beside the old one, then filled, then the old one is dropped.
+/// before. The new table is made beside the old one, then filled, then the old one is dropped. Its indexes are built here: nobody else sees
+/// it yet, and without the unique one nobody may write it.
 ///
 /// Processes of older versions must not go on: they know nothing of pending transfers. `orders.paid_by` was `transfer`
 /// until now, which every statement of theirs names that makes or changes an order; `guarded` was `careful`, which those
@@ -319,8 +322,7 @@ END $$;
 
 /// Orders count within their activities, and withdrawals belong to their users ([`key`](crate::key)). What was made before
 /// keeps its number, or its id, as its key; a row of `bare_orders` says that there may be such orders; withdrawals are
-/// looked for under both keys always. No row is changed. Two indexes of held withdrawals are built, and for each of them the
-/// table of withdrawals is read once.
+/// looked for under both keys always. No row is changed. Two indexes of held withdrawals are among [`indexes`].
 ///
 /// Processes of older versions must not go on: they would take two orders of one number for one. Every statement of theirs
 /// that reads or changes an order or a withdrawal names a column that has another name from now on.
@@ -328,9 +330,6 @@ const V6: &str = r#"
 ALTER TABLE orders RENAME COLUMN trade_no TO order_key;
 ALTER TABLE withdrawals RENAME COLUMN id TO withdrawal_key;
 ALTER TABLE withdrawals ADD COLUMN payer_key text COLLATE "C" NOT NULL DEFAULT '';
--- Front ends may leave very many of theirs, and nobody who looks for others' may have to pass them.
-CREATE INDEX withdrawals_asked ON withdrawals (withdrawal_key) WHERE status = 0 AND payer <> 'front end';
-CREATE INDEX withdrawals_to_pay_out ON withdrawals (withdrawal_key) WHERE status = 0 AND payer = 'front end';
 CREATE TABLE bare_orders (
     one boolean NOT NULL PRIMARY KEY CHECK (one)
 );
@@ -353,7 +352,11 @@ pub(crate) fn open(session: &Session, address: &Address) -> Result<(), OpenError
     // No rights to make anything are needed where everything is there.
     let found = match version(session, address)? {
         Some(found) if found >= THREE => found,
-        _ => {
+        older => {
+            if let Some(older) = older {
+                let tell = |progress: &IndexProgress| tracing::info!("{}: {progress}", address.place);
+                indexes::build(session, address, older, THREE, &tell)?;
+            }
             begin(session, address)?;
             let found = found_alone(session, address)?;
             let reached = apply(session, address, found, if found == 0 { KNOWN } else { THREE })?;
@@ -365,7 +368,7 @@ pub(crate) fn open(session: &Session, address: &Address) -> Result<(), OpenError
 }
 
 /// Brings tables of any older version to the newest one, if `allowed` says so when they are locked. Returns the version that was
-/// found. Nothing is changed before all of it is done.
+/// found. Nothing is changed before all of it is done. [`indexes::build`] comes before.
 pub(crate) fn bring_up(
     session: &Session,
     address: &Address,
@@ -425,6 +428,7 @@ fn found_alone(session: &Session, address: &Address) -> Result<i64, OpenError> {
 /// Applies what is above `found`, up to `goal`. Returns the version that is reached.
 fn apply(session: &Session, address: &Address, found: i64, goal: i64) -> Result<i64, OpenError> {
     for (at, sql) in MIGRATIONS.into_iter().filter(|(at, _)| *at > found && *at <= goal) {
+        indexes::make(session, address, at)?;
         session.open_batch(sql, &address.place)?;
         session.open_batch(&format!("INSERT INTO schema_version (version) VALUES ({at})"), &address.place)?;
     }
@@ -451,7 +455,7 @@ fn lock(session: &Session, address: &Address, tables: &str) -> Result<(), OpenEr
     }
 }
 
-/// A migration may take as long as its operator says: it copies a large table, or builds indexes on one.
+/// A migration may take as long as its operator says: it copies a large table.
 fn take_time(session: &Session, address: &Address, longest: Duration, copies: bool) -> Result<(), OpenError> {
     let run = |sql: &str| session.open_batch(sql, &address.place);
     let longest_ms = longest.as_millis();

@@ -12,6 +12,7 @@ use futures_util::future::{join, try_join3};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
@@ -361,6 +362,28 @@ impl Session {
     /// The same while a ledger is opened.
     pub fn open_batch(&self, sql: &str, place: &str) -> Result<(), OpenError> {
         self.raw(self.client.batch_execute(sql)).map_err(|error| no_answer(place, error))
+    }
+
+    /// The same for a statement that may take very long, without a limit for its answer; calls `meanwhile` every so often.
+    pub fn open_batch_long(
+        &self,
+        sql: &str,
+        place: &str,
+        every: Duration,
+        mut meanwhile: impl FnMut(),
+    ) -> Result<(), OpenError> {
+        let mut running = pin!(self.client.batch_execute(sql));
+        loop {
+            match wait(every, running.as_mut()) {
+                Some(done) => return done.map_err(|error| open_error(place, &error)),
+                None => meanwhile(),
+            }
+        }
+    }
+
+    /// Runs a statement and collects its rows, not prepared, while a ledger is opened.
+    pub fn open_query(&self, sql: &str, place: &str) -> Result<Vec<Row>, OpenError> {
+        self.raw(self.client.query(sql, &[])).map_err(|error| no_answer(place, error))
     }
 
     /// Runs a statement that is made on the spot, not prepared.

@@ -9,6 +9,7 @@
 //! 2. **Contract.** `windfall ledger migrate` ([`migrate`](super::migrate)) brings the tables to version 6, in one
 //!    transaction: it makes the journal, where there is none, and from then on an order counts within its activity, and a
 //!    withdrawal within its user. A person runs it when no process of an older version is left; it refuses while it sees one.
+//!    Before that transaction it builds the indexes of large tables, while everybody writes ([`indexes`](super::indexes)).
 //!
 //! ## Why nothing is committed beside the migration
 //! - A transaction of this build reads the version with its `BEGIN`, so it holds a lock on `schema_version` until it ends. The
@@ -20,7 +21,7 @@
 //!   of version 5 that is still connected can set budgets, archive what it cannot read, and write audit lines of replays,
 //!   whose columns were not renamed: it writes there what this build would write. What is spelled for an older version by this build
 //!   fails in the same way, so that the money does not rest on the lock alone. A process that starts anew refuses the version.
-//! - A migration that dies has changed nothing. Two at once: an advisory lock lets one work. The other
+//! - A migration that dies has changed nothing, but for indexes that older processes do not mind. Two at once: an advisory lock lets one work. The other
 //!   waits for it no longer than the lock's time-out; then it finds it done, or ends with "unreachable" and can be started again.
 //! - A read has no transaction to hold a lock with: one that was spelled for an older version fails where the names are gone,
 //!   and is asked again on a new connection, which looks at the version first.

@@ -3,7 +3,7 @@
 use super::*;
 
 /// A ledger of version 5, with the budget that its processes take from.
-fn of_version_5() -> Schema {
+pub(super) fn of_version_5() -> Schema {
     let place = Schema::of_version_3();
     place.migrate(0).unwrap();
     let back = "ALTER TABLE orders RENAME COLUMN order_key TO trade_no; \
