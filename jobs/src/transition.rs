@@ -251,6 +251,11 @@ impl Core {
                 let changes = vec![crate::book::push_run(event.number, expect, run, later_ms)];
                 return Ok(Some(Step::new(event, changes, Kind::Changes)));
             }
+            // Whoever ends it does so whatever its job says.
+            Err(error @ EntryError::Unusable(_)) if matches!(event.happened, Happened::Killed { .. }) => {
+                self.unreadable(&error);
+                (None, None)
+            }
             Err(error) => return Err(error),
         };
         let spec = definition.as_ref().map(|definition| &definition.spec);
