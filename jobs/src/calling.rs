@@ -44,8 +44,7 @@ pub(crate) async fn to_executor(
     let Destination::Executor { routing, .. } = ticket.definition.spec.destination else { return };
     let app = App { tenant: ticket.definition.tenant.clone(), app };
     let Some(addresses) = core.executors_of(&app) else {
-        let why = "the executors have not been read yet".to_owned();
-        return settled(settling, &ticket, Sent::Later(why), None).await;
+        return put_off_one(settling, &ticket, "the executors have not been read yet").await;
     };
     let spec = &ticket.definition.spec;
     let params = ticket.run.params.as_deref().unwrap_or(&spec.params);
@@ -63,9 +62,10 @@ pub(crate) async fn to_executor(
         Choice::None => {
             let why = format!("no executor is registered for the app `{}`", app.app);
             // While their heartbeats were lost, that says nothing of the executors.
-            let is_awaited = core.heartbeats.are_awaited(core.book.shard_of_app(&app.tenant, &app.app));
-            let sent = if is_awaited { Sent::Later(format!("{why} yet")) } else { Sent::NotSent(why) };
-            settled(settling, &ticket, sent, None).await;
+            if core.heartbeats.are_awaited(core.book.shard_of_app(&app.tenant, &app.app)) {
+                return put_off_one(settling, &ticket, &format!("{why} yet")).await;
+            }
+            settled(settling, &ticket, Sent::NotSent(why), None).await;
         }
         Choice::One { address, fallbacks } => {
             let order = std::iter::once(address).chain(fallbacks);
@@ -136,7 +136,9 @@ async fn call_found<F: Future<Output = bool>>(
         let order = std::iter::once(Arc::clone(address));
         let called = call_in_order(core, calls, ticket, handler, order).await;
         match called {
-            Called { sent: not_sent @ Sent::NotSent(_), executor: silent, ours: Some(ours) } => {
+            Called { sent: not_sent @ Sent::NotSent(_), executor: silent, ours: Some(mut ours) } => {
+                // It may be put off before the next one is called.
+                ours.run.was_called = true;
                 (ticket, sent, executor) = (ours, not_sent, silent);
             }
             called => return called.settle(&before, settling).await,
@@ -347,14 +349,18 @@ fn firing_of(ticket: &Ticket) -> Firing {
     }
 }
 
-/// Has it written that a run was not sent, and is sent later.
+/// Has it written that a run is sent later: nobody was called for it now.
 pub(crate) async fn put_off_one(settling: &Settling, ticket: &Ticket, why: &str) {
-    settled(settling, ticket, Sent::Later(why.to_owned()), None).await;
+    tell(settling, ticket, Happened::PutOff { why: why.to_owned(), lease: ticket.run.lease }).await;
 }
 
-/// Has an outcome written. Where the writer is gone, the run is found when its lease is over.
+/// Has an outcome written.
 async fn settled(settling: &Settling, ticket: &Ticket, how: Sent, executor: Option<String>) {
-    let happened = Happened::Sent { how, executor, lease: ticket.run.lease };
+    tell(settling, ticket, Happened::Sent { how, executor, lease: ticket.run.lease }).await;
+}
+
+/// Has written what happened to a run. Where the writer is gone, the run is found when its lease is over.
+async fn tell(settling: &Settling, ticket: &Ticket, happened: Happened) {
     let read = Some((ticket.version, ticket.run.clone()));
     if settling.send(Event { number: ticket.number, happened, read }).await.is_err() {
         tracing::error!(run = ticket.number.0, "the outcome of a run cannot be written any more");

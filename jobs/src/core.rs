@@ -85,7 +85,8 @@ impl Core {
     pub fn count_late(&self, ticket: &Ticket) {
         let run = &ticket.run;
         // An attempt that may have been sent before was counted then. One part stands for a broadcast.
-        let is_first = run.cause == Cause::Schedule && (run.attempt, run.unanswered, run.again) == (1, 0, 0);
+        let is_first = run.cause == Cause::Schedule
+            && (run.attempt, run.unanswered, run.again, run.was_called) == (1, 0, 0, false);
         let is_one = run.part.is_none_or(|part| part.index == 0);
         let shard = self.book.shard_of(ticket.number.0).filter(|_| is_first && is_one);
         if let Some(now_ms) = shard.and_then(|shard| self.store_clocks.now_ms(shard)) {

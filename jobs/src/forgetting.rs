@@ -29,7 +29,7 @@ impl Core {
         self.forget_job(shard, job, state).await.map(drop)
     }
 
-    /// The newest run of a job that is such a one.
+    /// The run of a job with the highest number that is such a one; where there is none, all runs of the job are read.
     pub async fn find_run_of(
         &self,
         shard: Shard,

@@ -104,6 +104,7 @@ impl Core {
             message: String::new(),
             unanswered: 0,
             postponed: 0,
+            was_called: false,
             lease: self.leases.next(),
             again: 0,
             children: Vec::new(),

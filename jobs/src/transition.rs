@@ -10,8 +10,8 @@ use crate::definition::{Definition, Delivery, JobName};
 use crate::occurrences::Occurrence;
 use crate::outbox::Ticket;
 use crate::runs::{
-    Cause, JobState, Keep, Outcome, Reported, Run, RunNumber, RunState, Sent, WokenRun, killed, reported,
-    sent, woken,
+    Cause, JobState, Keep, Outcome, Reported, Run, RunNumber, RunState, Sent, WokenRun, killed, put_off,
+    reported, sent, woken,
 };
 use crate::schedule::Schedule;
 use crate::steps::{Kind, Next, Step};
@@ -37,6 +37,8 @@ pub(crate) enum Happened {
         /// The number of the lease under which it was sent.
         lease: u32,
     },
+    /// It is sent later, under the lease of this number: nobody was called for it.
+    PutOff { why: String, lease: u32 },
     /// It was reported by an executor of this tenant.
     Reported {
         tenant: String,
@@ -251,6 +253,11 @@ impl Core {
                 let changes = vec![crate::book::push_run(event.number, expect, run, later_ms)];
                 return Ok(Some(Step::new(event, changes, Kind::Changes)));
             }
+            // Whoever ends it does so whatever its job says.
+            Err(error @ EntryError::Unusable(_)) if matches!(event.happened, Happened::Killed { .. }) => {
+                self.unreadable(&error);
+                (None, None)
+            }
             Err(error) => return Err(error),
         };
         let spec = definition.as_ref().map(|definition| &definition.spec);
@@ -264,13 +271,14 @@ impl Core {
             (Happened::Sent { how, executor, lease }, Some(spec)) => {
                 (sent(run, spec, *lease, how, executor.as_deref(), now_ms), false)
             }
+            (Happened::PutOff { why, lease }, Some(spec)) => (put_off(run, spec, *lease, why, now_ms), false),
             (Happened::Reported { attempt, sent_ms, how, .. }, Some(spec)) => {
                 let attempt = attempt.or_else(|| run.attempt_of((*sent_ms)?));
                 (reported(run, spec, attempt, how, now_ms), false)
             }
             (Happened::Killed { why }, _) => (killed(run, why, now_ms), false),
             // The job was removed: nothing goes on.
-            (Happened::Sent { .. } | Happened::Reported { .. }, None) => (None, false),
+            (_, None) => (None, false),
         };
         let Some(mut after) = after else {
             if is_woken {

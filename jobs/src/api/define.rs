@@ -337,11 +337,14 @@ impl Core {
         let Some(last_ms) = state.last_ms.filter(|_| is_one && state.next_ms.is_none()) else {
             return Ok(None);
         };
+        // There is one such run. Where it is over, none goes, and those behind it need not be read; the time at which they were due
+        // says nothing, because the numbers of several processes are not in the order of time.
         let is_last = |run: &Run| {
             let is_first_part = run.part.is_none_or(|part| part.index == 0);
-            !run.is_over() && run.cause == Cause::Schedule && run.due_ms == last_ms && is_first_part
+            run.cause == Cause::Schedule && run.due_ms == last_ms && is_first_part
         };
-        let Some((number, run)) = self.find_run_of(shard, before.number, &is_last).await? else {
+        let found = self.find_run_of(shard, before.number, &is_last).await?;
+        let Some((number, run)) = found.filter(|(_, run)| !run.is.is_over()) else {
             return Ok(None);
         };
         // It follows the version with which it began: where that one has another schedule, nothing follows from its end.

@@ -8,12 +8,15 @@ use crate::runs::{Cause, Outcome, Report, Reported, Run, RunNumber, RunState};
 use crate::starting::Started;
 use crate::transition::{Became, Event, Happened, by_shard};
 use std::collections::BTreeMap;
+use std::time::Duration;
 use windfall_contract::due::Shard;
 use windfall_contract::entries::{Applied, EntryError, EntryKey, Expect, To};
 
 /// Runs that one call shows at most.
 pub const RUNS_MAX: usize = 1_000;
 const CONFLICTS_MAX: usize = 5;
+/// How long a run that was ended perhaps is left alone before it is read again, while the store does not answer.
+const READ_AGAIN: Duration = Duration::from_millis(500);
 
 impl Jobs {
     /// Runs a job once, now, whatever its schedule says, and also if it is paused.
@@ -160,7 +163,15 @@ impl Jobs {
         // As it was when it was ended perhaps: the store has not answered.
         let mut unknown: Option<(Run, EntryError)> = None;
         for _ in 0..CONFLICTS_MAX {
-            let (shard, Kept { version, is: run }) = self.read_run(tenant, number).await?;
+            let (shard, Kept { version, is: run }) = match self.read_run(tenant, number).await {
+                Ok(read) => read,
+                // Nobody would ask the executor any more: the same call once more finds a run that is over.
+                Err(JobsError::Store(EntryError::Unavailable(_))) if unknown.is_some() => {
+                    tokio::time::sleep(READ_AGAIN).await;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
             if let RunState::Ended { outcome, .. } = run.state {
                 let is_ours = outcome == Outcome::Killed && run.message == why;
                 return match unknown.filter(|_| is_ours) {
@@ -252,9 +263,17 @@ impl Jobs {
         Ok((shard, kept))
     }
 
-    /// The app that a run goes to; empty where its job is not there any more.
+    /// The app that a run goes to; empty where its job is not there any more, or cannot be read.
     async fn app_of(&self, shard: Shard, run: &Run) -> Result<String, JobsError> {
-        let (definition, _) = self.0.core.definition_of(shard, run, false).await?;
+        let core = &self.0.core;
+        let definition = match core.definition_of(shard, run, false).await {
+            Ok((definition, _)) => definition,
+            Err(error @ EntryError::Unusable(_)) => {
+                core.unreadable(&error);
+                None
+            }
+            Err(error) => return Err(error.into()),
+        };
         Ok(match definition.map(|definition| definition.spec.destination.clone()) {
             Some(Destination::Executor { app, .. }) => app,
             Some(Destination::Target { .. }) | None => String::new(),

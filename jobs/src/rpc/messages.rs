@@ -130,6 +130,7 @@ mod tests {
             message: String::new(),
             unanswered: 0,
             postponed: 0,
+            was_called: false,
             lease: 0,
             again: 0,
             children: Vec::new(),

@@ -18,7 +18,8 @@ pub enum Sent {
     Refused(String),
     /// Nobody knows whether it was sent.
     Unknown(String),
-    /// It was not sent, and that is nobody's failure: it is sent again in a moment, in the same attempt.
+    /// The other side was called and does not take it now, and that is nobody's failure: it is sent again in a moment, in the same
+    /// attempt.
     Later(String),
 }
 
@@ -105,9 +106,9 @@ pub fn sent(
         };
     }
     if let Sent::Later(message) = sent {
-        return Some(later(run.clone(), spec, message, now_ms));
+        return Some(later(Run { was_called: true, ..run.clone() }, spec, message, now_ms));
     }
-    let run = Run { executor: executor.map(str::to_owned), postponed: 0, ..run.clone() };
+    let run = Run { executor: executor.map(str::to_owned), postponed: 0, was_called: false, ..run.clone() };
     let until_ms = now_ms.saturating_add(match spec.timeout_s {
         0 => ENDLESS_MS,
         timeout_s => u64::from(timeout_s) * 1_000 + GRACE_MS,
@@ -128,6 +129,12 @@ pub fn sent(
             Run { state: RunState::Running { until_ms }, message: cut(message), unanswered, ..run }
         }
     })
+}
+
+/// A run that is put off before anybody is called for it, under the lease of this number. `None`: what happened meanwhile is newer,
+/// and stays.
+pub fn put_off(run: &Run, spec: &JobSpec, lease: u32, message: &str, now_ms: u64) -> Option<Run> {
+    run.is_leased_as(lease).then(|| later(run.clone(), spec, message, now_ms))
 }
 
 /// A run that was not sent, and that is sent later in the same attempt.
@@ -231,14 +238,16 @@ fn failed(run: Run, spec: &JobSpec, outcome: Outcome, message: &str, now_ms: u64
     match spec.retries.wait_ms_after(run.attempt) {
         Some(wait_ms) if spec.delivery == Delivery::AtLeastOnce => {
             let at_ms = now_ms.saturating_add(wait_ms);
-            Run { state: RunState::Retrying { at_ms }, message: cut(message), postponed: 0, ..run }
+            let state = RunState::Retrying { at_ms };
+            Run { state, message: cut(message), postponed: 0, was_called: false, ..run }
         }
         _ => over(run, outcome, message, now_ms),
     }
 }
 
 fn over(run: Run, outcome: Outcome, message: &str, now_ms: u64) -> Run {
-    Run { state: RunState::Ended { at_ms: now_ms, outcome }, message: cut(message), ..run }
+    let state = RunState::Ended { at_ms: now_ms, outcome };
+    Run { state, message: cut(message), was_called: false, ..run }
 }
 
 /// The beginning of a message.

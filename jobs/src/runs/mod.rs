@@ -6,7 +6,7 @@ mod run;
 mod state;
 
 pub use begin::{Begin, MISFIRE_MS, Now, begin};
-pub use events::{Report, Reported, Sent, WokenRun, killed, reported, sent, woken};
+pub use events::{Report, Reported, Sent, WokenRun, killed, put_off, reported, sent, woken};
 pub use run::{Cause, Outcome, Part, Run, RunNumber, RunState};
 pub use state::JobState;
 

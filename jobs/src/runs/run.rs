@@ -47,6 +47,10 @@ pub struct Run {
     /// How often in a row this attempt was put off before it was sent; 0 where it was not.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub postponed: u32,
+    /// Whether somebody was called for it in this attempt before it was put off: how late it is was counted then. Processes of an
+    /// earlier version leave it out.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub was_called: bool,
     /// Which lease it has, or had last: a random number each time that a process takes it to send it, so that a process knows its
     /// own lease, whatever was written meanwhile. 0 is nobody's: processes of an earlier version leave the number out.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -63,6 +67,12 @@ pub struct Run {
 #[allow(clippy::trivially_copy_pass_by_ref)]
 const fn is_zero(number: &u32) -> bool {
     *number == 0
+}
+
+// Serde's form.
+#[allow(clippy::trivially_copy_pass_by_ref)]
+const fn is_false(flag: &bool) -> bool {
+    !*flag
 }
 
 /// Why a run was started.

@@ -503,3 +503,31 @@ fn a_run_that_a_process_of_an_earlier_version_has_taken_is_nobody_elses() {
     assert_eq!(sent(&theirs, &once, 71, &later, None, NOW), None);
     assert_eq!(sent(&theirs, &once, 0, &later, None, NOW), None);
 }
+
+#[test]
+fn whether_a_run_was_called_is_known_as_long_as_it_is_put_off() {
+    let spec = spec(r#", "retries": {"fixed": {"max": 1, "wait_ms": 5}}"#);
+    let taken = |off: &Run| match woken(off, Some(&spec), NOW + HOUR_MS) {
+        WokenRun::Send(run) => run,
+        other => panic!("{other:?}"),
+    };
+    let put_off = |run: &Run| put_off(run, &spec, run.lease, "no place", NOW).unwrap();
+    let first = run(&spec);
+    assert_eq!(super::put_off(&first, &spec, first.lease + 1, "no place", NOW), None);
+    let uncalled = put_off(&first);
+    assert_eq!((uncalled.postponed, uncalled.was_called), (1, false));
+    let called = tell(&taken(&uncalled), &spec, &Sent::Later("full".into()), None, NOW).unwrap();
+    let off_again = put_off(&taken(&called));
+    assert_eq!((off_again.postponed, off_again.was_called), (3, true));
+    let failed = tell(&taken(&off_again), &spec, &Sent::NotSent("no".into()), None, NOW).unwrap();
+    assert!(!failed.was_called, "the next attempt was not called");
+    let accepted = tell(&taken(&off_again), &spec, &Sent::Accepted, None, NOW).unwrap();
+    // Most entries do not become longer, and those of earlier versions are read.
+    for run in [first, uncalled, failed, accepted] {
+        let stored = serde_json::to_string(&run).unwrap();
+        assert!(!stored.contains("was_called"), "{stored}");
+        assert_eq!(serde_json::from_str::<Run>(&stored).unwrap(), run);
+    }
+    let stored = serde_json::to_string(&called).unwrap();
+    assert_eq!(serde_json::from_str::<Run>(&stored).unwrap(), called);
+}

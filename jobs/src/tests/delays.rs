@@ -1,14 +1,16 @@
 //! Jobs with a fixed delay that are changed while their run goes: the next occurrence follows from its end.
 
 use crate::JobsOptions;
-use crate::book::{kept, state_key};
+use crate::book::{change, group, job_run_key, kept, put_run, state_key};
 use crate::definition::{ChangeNote, JobNumber};
 use crate::occurrences::Occurrence;
-use crate::runs::{JobState, Report, Reported, RunNumber, Sent};
+use crate::runs::{JobState, Outcome, Report, Reported, Run, RunNumber, RunState, Sent};
 use crate::testing::{Call, Fault, Fleet, TO_APP, eventually, name, sleep_ms};
+use bytes::Bytes;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use windfall_contract::due::{Fired, Shard};
+use windfall_contract::entries::{CALL_MAX, Expect, To};
 
 const DELAY_MS: u64 = 60_000;
 const DELAYED: &str = r#"{"fixed_delay": {"delay_ms": 60000}}"#;
@@ -95,6 +97,50 @@ async fn a_job_whose_run_ended_while_it_was_paused_goes_on_with_the_delay() {
     sleep_ms(DELAY_MS).await;
     assert_eq!(state(&fleet, job).next_ms, None);
     pause(&fleet, false).await;
+    follows_from_now(&fleet, job).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn runs_behind_the_last_one_are_not_read_where_it_is_over() {
+    let (fleet, job, run) = going().await;
+    pause(&fleet, true).await;
+    end(&fleet, run).await;
+    // More runs of the job than one call reads, all with lower numbers.
+    let numbers = 1..=u64::try_from(CALL_MAX).unwrap();
+    assert!(run.0 > *numbers.end());
+    let mark = |number| {
+        let to = To::Put { value: Bytes::new(), wake_ms: None };
+        group(vec![change(job_run_key(job, RunNumber(number)), Expect::Anything, to)])
+    };
+    fleet.core().apply(Shard(0), &numbers.map(mark).collect::<Vec<_>>()).await.unwrap();
+    let scans = Arc::new(AtomicU32::new(0));
+    let count = Arc::clone(&scans);
+    fleet.store.fault(move |_, call| {
+        if matches!(call, Call::Scan(_)) && call.touches(b"i/") {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+        Fault::None
+    });
+    pause(&fleet, false).await;
+    assert_eq!(scans.load(Ordering::Relaxed), 1);
+    follows_from_now(&fleet, job).await;
+}
+
+/// Processes take their numbers in blocks, so that a run which began later may have a lower number.
+#[tokio::test(start_paused = true)]
+async fn a_run_that_goes_is_found_behind_earlier_ones_with_higher_numbers() {
+    let (fleet, job, run) = going().await;
+    let (going, _) = fleet.stored(run).unwrap();
+    let due_ms = going.due_ms - DELAY_MS;
+    let ended = RunState::Ended { at_ms: due_ms, outcome: Outcome::Succeeded };
+    let earlier = Run { due_ms, state: ended, ..going };
+    let number = RunNumber(run.0 + (5_000 << 10));
+    let write = put_run(number, Expect::Absent, &earlier, fleet.core().options.keep());
+    fleet.core().apply(Shard(0), &[group(write)]).await.unwrap();
+    pause(&fleet, true).await;
+    pause(&fleet, false).await;
+    assert_eq!(state(&fleet, job).next_ms, None, "another run would go beside it");
+    end(&fleet, run).await;
     follows_from_now(&fleet, job).await;
 }
 

@@ -1,11 +1,15 @@
 //! Runs that somebody ends, or of which somebody reads the log: whoever has a run is asked, and nobody else.
 
+use crate::book::{change, definition_key, group};
 use crate::definition::JobNumber;
 use crate::executors::LogCall;
 use crate::runs::{Outcome, Report, Reported, RunNumber, RunState, Sent};
 use crate::testing::{Call, DAILY, Fault, Fleet, TO_APP, Trouble, eventually, name, sleep_ms};
 use crate::{JobsError, JobsOptions};
-use std::sync::atomic::{AtomicBool, Ordering};
+use bytes::Bytes;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use windfall_contract::due::Shard;
+use windfall_contract::entries::{Expect, To};
 
 const RETRIED: &str = r#", "retries": {"fixed": {"max": 3, "wait_ms": 0}}"#;
 
@@ -100,6 +104,62 @@ async fn a_run_whose_end_was_written_without_an_answer_is_ended_at_its_executor(
     let (fleet, job) = fleet_with_job().await;
     let run = running(&fleet).await;
     fault_of_next_write(&fleet, Fault::AnswerLost);
+    assert_eq!(fleet.jobs.kill("t", run, "me").await, Ok(true));
+    assert_eq!(outcome_of(&fleet, run), Some(Outcome::Killed));
+    assert_eq!(*fleet.executors.kills.lock(), [("x".to_owned(), job.0, run.0)]);
+}
+
+/// The executor was not asked, and never would have been: the next call found that the run was over.
+#[tokio::test(start_paused = true)]
+async fn a_run_whose_end_cannot_be_read_for_a_moment_is_ended_at_its_executor() {
+    let (fleet, job) = fleet_with_job().await;
+    let run = running(&fleet).await;
+    let (is_written, reads) = (AtomicBool::new(false), AtomicU32::new(0));
+    fleet.store.fault(move |_, call| match call {
+        Call::Apply(_) if call.touches(b"r/") && !is_written.swap(true, Ordering::Relaxed) => {
+            Fault::AnswerLost
+        }
+        Call::Read(_) if call.touches(b"r/") && is_written.load(Ordering::Relaxed) => {
+            if reads.fetch_add(1, Ordering::Relaxed) < 2 { Fault::Fails } else { Fault::None }
+        }
+        _ => Fault::None,
+    });
+    assert_eq!(fleet.jobs.kill("t", run, "me").await, Ok(true));
+    assert_eq!(outcome_of(&fleet, run), Some(Outcome::Killed));
+    assert_eq!(*fleet.executors.kills.lock(), [("x".to_owned(), job.0, run.0)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_is_not_waited_for_for_ever_where_the_store_stays_away() {
+    let (fleet, _) = fleet_with_job().await;
+    let run = running(&fleet).await;
+    let is_asked = AtomicBool::new(false);
+    fleet.store.fault(move |_, call| match call {
+        Call::Apply(_) if call.touches(b"r/") => {
+            is_asked.store(true, Ordering::Relaxed);
+            Fault::Fails
+        }
+        Call::Read(_) if is_asked.load(Ordering::Relaxed) => Fault::Fails,
+        _ => Fault::None,
+    });
+    assert!(matches!(fleet.jobs.kill("t", run, "me").await, Err(JobsError::Store(_))));
+    assert!(fleet.executors.kills.lock().is_empty());
+    fleet.store.heal();
+    assert_eq!(
+        (fleet.jobs.kill("t", run, "me").await, outcome_of(&fleet, run)),
+        (Ok(true), Some(Outcome::Killed))
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_of_a_job_that_cannot_be_read_is_ended_too() {
+    let (mut fleet, job) = fleet_with_job().await;
+    let run = running(&fleet).await;
+    let to = To::Put { value: Bytes::from_static(b"what is this?"), wake_ms: None };
+    let unreadable = change(definition_key(job), Expect::Anything, to);
+    fleet.core().apply(Shard(0), &[group(vec![unreadable])]).await.unwrap();
+    // A process that has not read the job before.
+    fleet.restart(JobsOptions::default()).await;
     assert_eq!(fleet.jobs.kill("t", run, "me").await, Ok(true));
     assert_eq!(outcome_of(&fleet, run), Some(Outcome::Killed));
     assert_eq!(*fleet.executors.kills.lock(), [("x".to_owned(), job.0, run.0)]);

@@ -6,6 +6,7 @@ mod deciding;
 mod delays;
 mod heartbeats;
 mod killing;
+mod lateness;
 mod leases;
 mod lists;
 mod looks;
