@@ -272,6 +272,34 @@ fn a_newer_guard_is_staged_where_every_process_knows_it() {
     assert_eq!((&guards["latency_p99_max_ms"], &guards["lag_max_records"]), (&2_000.into(), &Value::Null));
 }
 
+/// Who approves has to see what it is; and one that cannot be read is removed by its number.
+#[test]
+fn a_promotion_that_waits_is_listed_as_one_and_a_damaged_proposal_is_removed() {
+    let place = Place::new();
+    report(&place, &Value::Null);
+    place.change(&["stage", "--percent", "50", "--limit", "badge=2500"]);
+    let asking = place.text().replacen("# changes_need_approval = true", "changes_need_approval = true", 1);
+    fs::write(place.file(), asking).unwrap();
+    let promoted = place.run(&["promote", "--force", "--who", "ann", "--why", "it is urgent"]);
+    assert_eq!(promoted.status.code(), Some(1), "{}", String::from_utf8_lossy(&promoted.stderr));
+    let said = String::from_utf8(place.run(&["proposals"]).stdout).unwrap();
+    assert!(said.contains("\npromotes a trial (by force)\n"), "{said}");
+    let rows: Value = serde_json::from_slice(&place.run(&["proposals", "--json"]).stdout).unwrap();
+    assert_eq!((rows[0]["promotes"].is_u64(), &rows[0]["by_force"]), (true, &true.into()), "{rows}");
+
+    let kept = place.folder.path().join("rules.toml.proposals/00000001.toml");
+    fs::write(&kept, "number = ").unwrap();
+    let listed = place.run(&["proposals"]);
+    let stderr = String::from_utf8(listed.stderr).unwrap();
+    assert_eq!((listed.status.code(), listed.stdout.len()), (Some(0), 0), "{stderr}");
+    assert!(stderr.contains("`windfall rules refuse 1` removes it"), "{stderr}");
+    let refused = place.run(&["refuse", "1", "--who", "ann"]);
+    assert_eq!(refused.status.code(), Some(0), "{}", String::from_utf8_lossy(&refused.stderr));
+    assert!(!kept.exists());
+    let said = String::from_utf8(place.run(&["proposals"]).stdout).unwrap();
+    assert_eq!(said, "no change of the rules waits for approval\n");
+}
+
 /// The trial of a process that has given it up is taken back, and the reason is kept, however long the operator's own is.
 #[test]
 fn a_failed_trial_is_taken_back_with_what_was_said_of_it() {

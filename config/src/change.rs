@@ -5,8 +5,9 @@ use std::io;
 use serde::{Deserialize, Serialize};
 
 use crate::document::{version_of, with_draining, with_version, without_staged};
-use crate::proposal::{PROPOSALS_MAX, Proposal};
+use crate::proposal::{PROPOSALS_MAX, Proposals};
 use crate::refusal::Refusal;
+use crate::stage::StageError;
 use crate::status::ProcessStatus;
 use windfall_contract::rules::Rules;
 
@@ -31,11 +32,18 @@ pub trait ChangeRules: Send + Sync {
     /// version is taken.
     ///
     /// Where the rules in force ask for it (`changes_need_approval`), a change that may cost money is not made: it is kept
-    /// as a [`Proposal`], and the answer is [`SetError::Waits`] with its number.
+    /// as a [`Proposal`](crate::Proposal), and the answer is [`SetError::Waits`] with its number.
     ///
     /// # Errors
     /// [`SetError`] says for each case whether anything was written.
     fn set_by(&self, new_text: &str, by: Actor<'_>, why: &str, now_ms: u64) -> Result<Written, SetError>;
+
+    /// As [`ChangeRules::set_by`], for a document that promotes the staged change though it has not proven itself. Where it
+    /// waits, the proposal says so, and the staged change is not looked at again when it is approved.
+    ///
+    /// # Errors
+    /// [`SetError`].
+    fn force_by(&self, new_text: &str, by: Actor<'_>, why: &str, now_ms: u64) -> Result<Written, SetError>;
 
     /// As [`ChangeRules::set_by`], by whom nothing proves.
     ///
@@ -96,17 +104,19 @@ pub trait ChangeRules: Send + Sync {
     /// The changes that wait for approval, by their numbers. Those that have expired by `now_ms` are left out.
     ///
     /// # Errors
-    /// [`ReadError`], also where one of them is damaged.
-    fn proposals(&self, now_ms: u64) -> Result<Vec<Proposal>, ReadError>;
+    /// [`ReadError`] where nothing can be read; damaged ones are listed in the result.
+    fn proposals(&self, now_ms: u64) -> Result<Proposals, ReadError>;
 
     /// Makes a proposed change, once: for a caller whose key has proved who it is, and who has not proposed it.
     ///
     /// # Errors
-    /// [`SetError::Moved`] where the rules have changed since it was proposed; [`SetError::UnknownProposal`],
-    /// [`SetError::OwnProposal`], [`SetError::Unproved`]; and those of [`ChangeRules::set_by`].
+    /// [`SetError::Moved`] where the rules have changed since it was proposed; [`SetError::NotProven`] and [`SetError::Trial`]
+    /// where the processes' reports speak against it; [`SetError::UnknownProposal`], [`SetError::OwnProposal`],
+    /// [`SetError::Unproved`]; and those of [`ChangeRules::set_by`].
     fn approve(&self, number: u64, by: Actor<'_>, now_ms: u64) -> Result<Written, SetError>;
 
-    /// Takes a proposal away, so that nobody can approve it any more. The history has nothing of it.
+    /// Takes a proposal away, also one that cannot be read, so that nobody can approve it any more. The history has nothing
+    /// of it.
     ///
     /// # Errors
     /// [`SetError::UnknownProposal`] where it has ended or expired already.
@@ -279,6 +289,20 @@ pub enum SetError {
         /// The version that is there now.
         current: u64,
     },
+    /// The proposal promotes a trial that is not proven any more, and not by force. Nothing was written.
+    #[error(
+        "proposal {number} promotes a trial that does not count as proven: {why}; take the trial back (`windfall rules abort`), \
+         or propose to promote it in spite of that (`windfall rules promote --force`)"
+    )]
+    NotProven {
+        /// The proposal's number.
+        number: u64,
+        /// Why it does not count as proven.
+        why: String,
+    },
+    /// A process would refuse the trial that the proposal begins, and run behind the others. Nothing was written.
+    #[error(transparent)]
+    Trial(StageError),
     /// So many proposals wait that no other one is kept. Nothing was written.
     #[error(
         "{} proposals wait for approval already, and no more are kept: approve or refuse one first \
@@ -292,6 +316,14 @@ pub enum SetError {
          proposals`"
     )]
     UnknownProposal(u64),
+    /// The proposal cannot be read. Nothing was written.
+    #[error("proposal {number} cannot be approved: {why}; `windfall rules refuse {number}` removes it")]
+    DamagedProposal {
+        /// The proposal's number.
+        number: u64,
+        /// Where it lies, and why it cannot be read.
+        why: String,
+    },
     /// Who approves has proposed it. Nothing was written.
     #[error("you have proposed change {0} yourself: another person has to approve it")]
     OwnProposal(u64),
@@ -378,12 +410,14 @@ pub(crate) struct Remarks<'a> {
     pub(crate) now_ms: u64,
     /// The second person, where it was approved.
     pub(crate) approved_by: Option<&'a str>,
+    /// Whether a trial is promoted though it has not proven itself.
+    pub(crate) by_force: bool,
 }
 
 impl<'a> Remarks<'a> {
     /// Those of a change that nobody has approved.
     pub(crate) const fn of(by: Actor<'a>, why: &'a str, now_ms: u64) -> Self {
-        Self { by, why, now_ms, approved_by: None }
+        Self { by, why, now_ms, approved_by: None, by_force: false }
     }
 }
 
@@ -413,7 +447,7 @@ pub(crate) fn plan(
     }
     let after = with_version(&text, version).unwrap_or(text);
     validate(&after, known_brokers)?;
-    let Remarks { by, why, now_ms, approved_by } = remarks;
+    let Remarks { by, why, now_ms, approved_by, by_force: _ } = remarks;
     Ok(Ok(Change {
         version,
         at_ms: now_ms,

@@ -71,7 +71,7 @@ pub use difference::{Difference, differences, rules_json};
 pub use document::{Bucket, EditError, RulesEdit, parse_rules, parse_rules_bytes, rules_text};
 pub use live::{Applied, Applier, LiveRules, Noted, Status};
 pub use options::{OptionsError, Place, load};
-pub use proposal::{PROPOSAL_VALID_MS, PROPOSALS_MAX, Proposal};
+pub use proposal::{PROPOSAL_VALID_MS, PROPOSALS_MAX, Proposal, Proposals};
 pub use refusal::{Fault, Problem, Refusal};
 pub use stage::{
     PROMOTE_WITHIN_MS, StageError, StageFor, StagedStatus, Trial, Triers, abort, promote, shortened_reasons,

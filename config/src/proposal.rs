@@ -3,13 +3,16 @@
 //! The rules themselves ask for it, by `changes_need_approval`. To take that away is a change like any other one, so it
 //! waits, too.
 
+use std::io;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use windfall_contract::rules::{Fuse, Limit, Limits, Rules, Staged};
 
-use crate::change::{Actor, Change, SetError, identity};
+use crate::change::{Actor, Change, History, ReadError, SetError, identity};
 use crate::difference::{Difference, differences};
 use crate::document::{parse_rules, version_of, with_staged_later, with_version};
+use crate::stage::{check_known, unproven};
 use crate::status::ProcessStatus;
 
 /// The number of proposals that wait at once, at most: each has a whole document.
@@ -36,8 +39,38 @@ pub struct Proposal {
     /// The version of the rules that it was made from; `None` where the document carried none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub based_on: Option<u64>,
+    /// When the trial was staged that it promotes, in ms since 1970; `None` where it promotes none, or an older program has
+    /// proposed it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub promotes: Option<u64>,
+    /// Whether it promotes that trial though it has not proven itself.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub by_force: bool,
     /// The whole document that is proposed, with that version.
     pub text: String,
+}
+
+/// Every change that waits for approval.
+#[derive(Debug, Default)]
+pub struct Proposals {
+    /// Those that can be approved, by their numbers.
+    pub open: Vec<Proposal>,
+    /// The numbers of those that cannot be read, with the reason. Nobody can approve them, and they wait until they are
+    /// refused: when they expire cannot be read, either.
+    pub unreadable: Vec<(u64, ReadError)>,
+    /// The numbers of those that have expired.
+    pub(crate) over: Vec<u64>,
+}
+
+/// What the history has last, for a change of a document that is no rules.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Last {
+    /// There is no history.
+    Nothing,
+    /// The newest document of it that is rules.
+    Text(String),
+    /// There is a history, and nothing of it can be read.
+    Lost,
 }
 
 /// What a change needs before it is written.
@@ -53,7 +86,8 @@ pub(crate) enum Gate {
 
 impl Proposal {
     /// A change as it is kept until it is approved; its number is given by the store.
-    pub(crate) fn of(change: Change, number: u64) -> Self {
+    pub(crate) fn of(change: Change, number: u64, by_force: bool) -> Self {
+        let promotes = change.before.as_deref().and_then(|before| promoted(before, &change.after));
         let based_on = change.before.as_deref().and_then(version_of);
         let text = based_on.and_then(|based_on| with_version(&change.after, based_on));
         Self {
@@ -64,6 +98,8 @@ impl Proposal {
             caller: change.caller,
             why: change.why,
             based_on,
+            promotes,
+            by_force: by_force && promotes.is_some(),
             text: text.unwrap_or(change.after),
         }
     }
@@ -91,6 +127,7 @@ impl Proposal {
         json!({
             "number": self.number, "at_ms": self.at_ms, "expires_ms": self.expires_ms, "who": self.who,
             "identity": self.identity(), "why": self.why, "based_on": self.based_on,
+            "promotes": self.promotes_from(in_force), "by_force": self.by_force,
             "is_overtaken": differences.is_none(), "differences": differences.unwrap_or_default(),
         })
     }
@@ -104,20 +141,17 @@ impl Proposal {
         }
     }
 
-    /// Writes into the log who has refused it.
-    pub(crate) fn note_refused(&self, by: Actor<'_>) {
-        tracing::info!(
-            number = self.number,
-            proposed_by = self.who,
-            by = by.who,
-            "a change of the rules was refused"
-        );
+    /// When the trial was staged that it promotes, also where the program that proposed it did not note that.
+    fn promotes_from(&self, in_force: &str) -> Option<u64> {
+        self.promotes.or_else(|| promoted(in_force, &self.text))
     }
 
     /// Whether it is the same change by the same person, as when it is proposed again since the answer was lost.
     pub(crate) fn is_repeat_of(&self, other: &Self) -> bool {
-        (&self.who, &self.caller, &self.why, self.based_on, &self.text)
-            == (&other.who, &other.caller, &other.why, other.based_on, &other.text)
+        // What was proposed without force is not made by force.
+        (self.promotes, self.by_force) == (other.promotes, other.by_force)
+            && (&self.who, &self.caller, &self.why, self.based_on, &self.text)
+                == (&other.who, &other.caller, &other.why, other.based_on, &other.text)
     }
 
     /// The document to write when it is approved. A trial that it begins begins then: in its own time nobody could try it.
@@ -130,6 +164,102 @@ impl Proposal {
         }
         let later_ms = now_ms.saturating_sub(self.at_ms);
         with_staged_later(&self.text, &begun, later_ms).unwrap_or_else(|_| self.text.clone())
+    }
+}
+
+impl Proposals {
+    /// Puts one that is kept under this number where it belongs.
+    pub(crate) fn add(&mut self, number: u64, read: Result<Proposal, ReadError>, now_ms: u64) {
+        match read {
+            Ok(proposal) if proposal.is_over(now_ms) => self.over.push(number),
+            Ok(proposal) => self.open.push(proposal),
+            Err(error) => self.unreadable.push((number, error)),
+        }
+    }
+
+    /// The one that is to be approved.
+    pub(crate) fn find(self, number: u64) -> Result<Proposal, SetError> {
+        if let Some((_, error)) = self.unreadable.into_iter().find(|(one, _)| *one == number) {
+            return Err(SetError::DamagedProposal { number, why: error.to_string() });
+        }
+        self.open.into_iter().find(|one| one.number == number).ok_or(SetError::UnknownProposal(number))
+    }
+
+    /// The one that is to be refused; `None` where it is there and cannot be read.
+    pub(crate) fn find_refused(self, number: u64) -> Result<Option<Proposal>, SetError> {
+        if self.unreadable.iter().any(|(one, _)| *one == number) {
+            return Ok(None);
+        }
+        self.find(number).map(Some)
+    }
+}
+
+impl Last {
+    /// By a history: the newest document that can be read says most of what was there.
+    pub(crate) fn of(history: History) -> Self {
+        let is_empty = history.changes.is_empty() && history.unreadable.is_empty();
+        let mut texts = history.changes.into_iter().rev().map(|change| change.after);
+        match texts.find(|text| parse_rules(text, None).is_ok()) {
+            Some(text) => Self::Text(text),
+            None if is_empty => Self::Nothing,
+            None => Self::Lost,
+        }
+    }
+}
+
+/// Reads what is kept under this number.
+pub(crate) fn read_proposal(number: u64, text: &str) -> io::Result<Proposal> {
+    let invalid = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
+    let proposal: Proposal = toml::from_str(text).map_err(|error| invalid(error.message().to_owned()))?;
+    if proposal.number != number {
+        return Err(invalid(format!("it says that it is proposal {}", proposal.number)));
+    }
+    Ok(proposal)
+}
+
+/// Writes into the log who has refused a proposal; `None` where it could not be read.
+pub(crate) fn note_refused(number: u64, proposal: Option<&Proposal>, by: Actor<'_>) {
+    tracing::info!(
+        number,
+        proposed_by = proposal.map(|one| one.who.as_str()),
+        by = by.who,
+        "a change of the rules was refused"
+    );
+}
+
+/// When the trial of the document `before` was staged, where the document `after` makes for all what it tries.
+fn promoted(before: &str, after: &str) -> Option<u64> {
+    let (before, after) = (parse_rules(before, None).ok()?, parse_rules(after, None).ok()?);
+    let tried = before.staged?;
+    let is_ended = after.staged.is_none_or(|staged| staged.since_ms != tried.since_ms);
+    (is_ended && after.limits == tried.limits && after.pacing == tried.pacing).then_some(tried.since_ms)
+}
+
+/// Refuses to approve what the processes' reports speak against now, whatever they said when it was proposed: the promotion of
+/// a trial that is not proven any more, unless it was proposed by force; and a trial that a process would refuse.
+pub(crate) fn check_reports(
+    proposal: &Proposal,
+    in_force: Option<&str>,
+    reports: &[ProcessStatus],
+    now_ms: u64,
+) -> Result<(), SetError> {
+    let staged = |text: &str| parse_rules(text, None).ok().and_then(|rules| rules.staged);
+    let tried = in_force.and_then(staged);
+    let promotes = in_force.and_then(|in_force| proposal.promotes_from(in_force)).or(proposal.promotes);
+    if let Some(since_ms) = promotes.filter(|_| !proposal.by_force) {
+        let why = match tried.as_deref().filter(|tried| tried.since_ms == since_ms) {
+            Some(tried) => unproven(tried, reports, now_ms),
+            None => Some("it is not staged any more".to_owned()),
+        };
+        if let Some(why) = why {
+            return Err(SetError::NotProven { number: proposal.number, why });
+        }
+    }
+    match staged(&proposal.text) {
+        Some(begun) if tried.as_ref().is_none_or(|tried| tried.since_ms != begun.since_ms) => {
+            check_known(reports, &begun.guards, now_ms).map_err(SetError::Trial)
+        }
+        _ => Ok(()),
     }
 }
 
@@ -151,29 +281,40 @@ pub(crate) fn check_unmoved(proposal: &Proposal, current: Option<u64>) -> Result
     Err(SetError::Moved { number: proposal.number, based_on, current })
 }
 
-/// The number of the open proposal that this one repeats; or none, if there is room for one more.
-pub(crate) fn find_repeat(open: &[Proposal], wanted: &Proposal) -> Result<Option<u64>, SetError> {
-    if let Some(same) = open.iter().find(|one| one.is_repeat_of(wanted)) {
+/// The number of the open proposal that this one repeats; or none, if there is room for one more. Those that cannot be read
+/// take room, too, since they do not expire.
+pub(crate) fn find_repeat(kept: &Proposals, wanted: &Proposal) -> Result<Option<u64>, SetError> {
+    if let Some(same) = kept.open.iter().find(|one| one.is_repeat_of(wanted)) {
         return Ok(Some(same.number));
     }
-    if open.len() >= PROPOSALS_MAX {
+    if kept.open.len() + kept.unreadable.len() >= PROPOSALS_MAX {
         return Err(SetError::TooManyProposals);
     }
     Ok(None)
 }
 
 /// The number of the next proposal. `next` is what was noted for it.
-pub(crate) fn next_number(open: &[Proposal], next: u64) -> u64 {
-    open.iter().map(|one| one.number.saturating_add(1)).fold(next.max(1), u64::max)
+pub(crate) fn next_number(kept: &Proposals, next: u64) -> u64 {
+    let unreadable = kept.unreadable.iter().map(|(number, _)| *number);
+    let numbers = kept.open.iter().map(|one| one.number).chain(unreadable).chain(kept.over.iter().copied());
+    numbers.map(|number| number.saturating_add(1)).fold(next.max(1), u64::max)
+}
+
+/// Whether the document in force is no rules, so that [`gate`] has to know what the history has last.
+pub(crate) fn needs_last(change: &Change) -> bool {
+    change.before.as_deref().is_none_or(|before| parse_rules(before, None).is_err())
 }
 
 /// What a change needs. Where the document in force is no rules, what the history has last (`last`) decides: whoever finds a
-/// broken document mends it, and gets no more by it.
-pub(crate) fn gate(change: &Change, last: Option<&str>) -> Gate {
+/// broken document mends it, and gets no more by it. Where that is lost, too, nobody knows what the rules asked for, and
+/// nothing is known to be safe.
+pub(crate) fn gate(change: &Change, last: &Last) -> Gate {
     let rules = |text: &str| parse_rules(text, None).ok();
-    let before = change.before.as_deref().and_then(rules).or_else(|| last.and_then(rules));
+    let last_rules = || if let Last::Text(text) = last { rules(text) } else { None };
+    let before = change.before.as_deref().and_then(rules).or_else(last_rules);
     let after = rules(&change.after);
     match (before, after) {
+        (None, _) if *last == Last::Lost => Gate::Waits,
         (Some(before), after) if before.changes_need_approval => {
             let is_safe = after.is_some_and(|after| is_safe(&before, &after));
             if is_safe { Gate::Open } else { Gate::Waits }
@@ -231,7 +372,7 @@ mod tests {
 
     use super::*;
     use crate::document::{Bucket, RulesEdit};
-    use crate::stage::{StageFor, abort, promote, stage};
+    use crate::stage::{StageFor, StagedStatus, abort, promote, stage};
     use windfall_contract::rules::Guards;
 
     const SAMPLE: &str = include_str!("../samples/rules.toml");
@@ -253,7 +394,7 @@ mod tests {
             caller: None,
             approved_by: None,
         };
-        gate(&change, None)
+        gate(&change, &Last::Nothing)
     }
 
     fn edited(text: &str, edits: &[RulesEdit]) -> String {
@@ -341,7 +482,7 @@ mod tests {
             caller: None,
             approved_by: None,
         };
-        let proposal = Proposal::of(change, 1);
+        let proposal = Proposal::of(change, 1, false);
         let staged = |text: &str| parse_rules(text, None).unwrap().staged.unwrap();
         let begun = staged(&proposal.text_at(Some(&text), 51_000));
         assert_eq!((begun.since_ms, begun.proven_ms), (51_000, 651_000));
@@ -352,7 +493,7 @@ mod tests {
 
     #[test]
     fn a_document_that_is_no_rules_opens_nothing() {
-        let mend = |after: &str, last: Option<&str>| {
+        let mend = |after: &str, last: &Last| {
             let change = Change {
                 version: 3,
                 at_ms: 5,
@@ -365,8 +506,142 @@ mod tests {
             };
             gate(&change, last)
         };
-        assert_eq!(mend(&asking(), Some(&asking())), Gate::Open, "what was there is put back at once");
-        assert_eq!(mend(SAMPLE, Some(&asking())), Gate::Waits);
-        assert_eq!(mend(SAMPLE, None), Gate::Open);
+        let asked = Last::Text(asking());
+        assert_eq!(mend(&asking(), &asked), Gate::Open, "what was there is put back at once");
+        assert_eq!(mend(SAMPLE, &asked), Gate::Waits);
+        assert_eq!(mend(SAMPLE, &Last::Nothing), Gate::Open);
+        assert_eq!(mend(SAMPLE, &Last::Lost), Gate::Waits);
+        assert_eq!(mend(&asking(), &Last::Lost), Gate::Waits, "whether that was there is not known");
+    }
+
+    #[test]
+    fn a_history_says_what_its_newest_document_says_that_can_be_read() {
+        let change = |version: u64, after: String| Change {
+            version,
+            at_ms: 5,
+            who: "ann".into(),
+            why: "a test".into(),
+            before: None,
+            after,
+            caller: None,
+            approved_by: None,
+        };
+        let history = |texts: Vec<String>, damaged: usize| History {
+            changes: (1..).zip(texts).map(|(version, text)| change(version, text)).collect(),
+            unreadable: vec![("3.toml".to_owned(), "half of it".to_owned()); damaged],
+        };
+        let all = vec![SAMPLE.to_owned(), asking(), "version = = 3".to_owned()];
+        assert_eq!(Last::of(history(all, 1)), Last::Text(asking()));
+        assert_eq!(Last::of(history(vec!["version = = 1".to_owned()], 0)), Last::Lost);
+        assert_eq!(Last::of(history(Vec::new(), 1)), Last::Lost);
+        assert_eq!(Last::of(history(Vec::new(), 0)), Last::Nothing);
+    }
+
+    /// What was proven when it was proposed may be given up until it is approved, and the document is the same then.
+    #[test]
+    fn a_promotion_is_approved_while_its_trial_is_proven_or_by_force() {
+        let text = asking();
+        let who = StageFor {
+            processes: vec!["consumer-a-1".into()],
+            guards: Guards::default(),
+            proven_after_ms: 600_000,
+        };
+        let wanted = parse_rules(&edited(&text, &[limit(badge(), 2_500, None)]), None).unwrap();
+        let staged = stage(&text, &wanted, &who, 1_000).unwrap();
+        let proposal = |after: String, by_force: bool| {
+            let change = Change {
+                version: 2,
+                at_ms: 601_001,
+                who: "ann".into(),
+                why: "a test".into(),
+                before: Some(staged.clone()),
+                after,
+                caller: None,
+                approved_by: None,
+            };
+            Proposal::of(change, 7, by_force)
+        };
+        let report = |given_up: Option<&str>| ProcessStatus {
+            process: "consumer-a-1".into(),
+            version: 2,
+            at_ms: 601_500,
+            refuses: None,
+            source_failure: None,
+            stages: Some(true),
+            staged: Some(StagedStatus {
+                since_ms: 1_000,
+                runs: given_up.is_none(),
+                given_up: given_up.map(str::to_owned),
+            }),
+            guards: Vec::new(),
+            knows_approval: true,
+        };
+        let (runs, gave_up) = (report(None), report(Some("the lag is 9")));
+        let check = |proposal: &Proposal, report: &ProcessStatus, now_ms: u64| {
+            check_reports(proposal, Some(&staged), std::slice::from_ref(report), now_ms)
+        };
+        let promotion = promote(&staged, &[], true, 2_000).unwrap();
+        let (unforced, forced) = (proposal(promotion.clone(), false), proposal(promotion, true));
+        assert_eq!((unforced.promotes, unforced.by_force), (Some(1_000), false));
+        assert_eq!((forced.promotes, forced.by_force), (Some(1_000), true));
+        assert!(!forced.is_repeat_of(&unforced) && forced.is_repeat_of(&forced.clone()));
+        assert!(check(&unforced, &runs, 601_501).is_ok());
+        let refused = check(&unforced, &gave_up, 601_501).unwrap_err();
+        assert!(
+            matches!(&refused, SetError::NotProven { number: 7, why } if why == "consumer-a-1 gave it up: the lag is 9"),
+            "{refused}"
+        );
+        let late = check(&unforced, &runs, 661_000).unwrap_err();
+        assert!(late.to_string().contains("its time was over"), "{late}");
+        assert!(check(&forced, &gave_up, 601_501).is_ok() && check(&forced, &runs, 661_000).is_ok());
+
+        // As an older program has written it, which noted nothing of the trial.
+        let kept = toml::to_string(&unforced).unwrap();
+        assert_eq!(read_proposal(7, &kept).unwrap(), unforced);
+        let old = kept.replacen("promotes = 1000\n", "", 1);
+        assert_ne!(old, kept);
+        let old = read_proposal(7, &old).unwrap();
+        assert_eq!(old.promotes, None);
+        assert!(check(&old, &runs, 601_501).is_ok() && check(&old, &gave_up, 601_501).is_err());
+        assert_eq!(old.row(&staged)["promotes"], 1_000);
+
+        // What promotes nothing is none of it, and no force is kept with it.
+        let other = proposal(edited(&staged, &[limit(Bucket::Global, 400_000, None)]), true);
+        assert_eq!((other.promotes, other.by_force), (None, false));
+        assert!(check(&other, &gave_up, 601_501).is_ok());
+    }
+
+    #[test]
+    fn what_cannot_be_read_takes_its_number_and_its_room() {
+        let broken = |number: u64| {
+            let place = format!("{number}.toml");
+            let source = read_proposal(number, "number = ").unwrap_err();
+            (number, ReadError { place, source })
+        };
+        let change = Change {
+            version: 2,
+            at_ms: 1_000,
+            who: "ann".into(),
+            why: "a test".into(),
+            before: Some(asking()),
+            after: SAMPLE.to_owned(),
+            caller: None,
+            approved_by: None,
+        };
+        let wanted = Proposal::of(change, 4, false);
+        let other_number = read_proposal(5, &toml::to_string(&wanted).unwrap()).unwrap_err();
+        assert!(other_number.to_string().contains("proposal 4"), "{other_number}");
+        let kept =
+            |count: u64| Proposals { unreadable: (1..=count).map(broken).collect(), ..Proposals::default() };
+        assert_eq!(next_number(&kept(9), 3), 10);
+        let most = u64::try_from(PROPOSALS_MAX).unwrap();
+        assert!(matches!(find_repeat(&kept(most - 1), &wanted), Ok(None)));
+        assert!(matches!(find_repeat(&kept(most), &wanted), Err(SetError::TooManyProposals)));
+        assert!(
+            matches!(kept(2).find(2), Err(SetError::DamagedProposal { number: 2, why }) if why.starts_with("2.toml cannot be read"))
+        );
+        assert!(matches!(kept(2).find(3), Err(SetError::UnknownProposal(3))));
+        assert!(matches!(kept(2).find_refused(2), Ok(None)));
+        assert!(matches!(kept(2).find_refused(3), Err(SetError::UnknownProposal(3))));
     }
 }

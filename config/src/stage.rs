@@ -133,18 +133,12 @@ impl Triers {
         guards: &Guards,
         now_ms: u64,
     ) -> Result<Vec<String>, StageError> {
-        let living: Vec<&ProcessStatus> = reports.iter().filter(|one| !one.is_silent(now_ms)).collect();
-        if let Some(old) = living.iter().find(|one| one.stages.is_none()) {
-            return Err(StageError::OldProcess(old.process.clone()));
-        }
-        let old = living.iter().find_map(|one| Some((one.process.clone(), one.unknown_guard(guards)?)));
-        if let Some((process, guard)) = old {
-            return Err(StageError::OldProcessForGuard { process, guard });
-        }
+        check_known(reports, guards, now_ms)?;
+        let living = reports.iter().filter(|one| !one.is_silent(now_ms));
         let is_able = |one: &&ProcessStatus| {
             one.stages == Some(true) && one.refuses.is_none() && one.source_failure.is_none()
         };
-        let able: Vec<&str> = living.into_iter().filter(is_able).map(|one| one.process.as_str()).collect();
+        let able: Vec<&str> = living.filter(is_able).map(|one| one.process.as_str()).collect();
         match self {
             Self::Named(names) => match names.iter().find(|name| !able.contains(&name.as_str())) {
                 None => Ok(names.clone()),
@@ -161,6 +155,18 @@ impl Triers {
                 Ok(able.into_iter().take(count).map(str::to_owned).collect())
             }
         }
+    }
+}
+
+/// Refuses to stage a change with these guards while a process runs that would refuse the document.
+pub(crate) fn check_known(reports: &[ProcessStatus], guards: &Guards, now_ms: u64) -> Result<(), StageError> {
+    let living: Vec<&ProcessStatus> = reports.iter().filter(|one| !one.is_silent(now_ms)).collect();
+    if let Some(old) = living.iter().find(|one| one.stages.is_none()) {
+        return Err(StageError::OldProcess(old.process.clone()));
+    }
+    match living.iter().find_map(|one| Some((one.process.clone(), one.unknown_guard(guards)?))) {
+        Some((process, guard)) => Err(StageError::OldProcessForGuard { process, guard }),
+        None => Ok(()),
     }
 }
 
@@ -216,19 +222,8 @@ pub fn promote(
 ) -> Result<String, StageError> {
     let rules = parse_rules(text, None)?;
     let staged = rules.staged.as_deref().ok_or(StageError::Nothing)?;
-    match trial(staged, reports, now_ms) {
-        Trial::Proven => {}
-        _ if is_forced => {}
-        Trial::Failed(reasons) => return Err(StageError::NotProven(shortened_reasons(&reasons))),
-        Trial::Running { left_ms: 0 } => {
-            return Err(StageError::NotProven(
-                "not every process has reported since its time was over".into(),
-            ));
-        }
-        Trial::Running { left_ms } => {
-            let why = format!("it counts as proven in {} s", left_ms.div_ceil(1000));
-            return Err(StageError::NotProven(why));
-        }
+    if !is_forced && let Some(why) = unproven(staged, reports, now_ms) {
+        return Err(StageError::NotProven(why));
     }
     let promoted = with_staged_for_all(text)?;
     parse_rules(&promoted, None)?;
@@ -292,6 +287,18 @@ pub fn trial(staged: &Staged, reports: &[ProcessStatus], now_ms: u64) -> Trial {
         (false, _) => Trial::Failed(reasons),
         (true, true) => Trial::Proven,
         (true, false) => Trial::Running { left_ms: staged.proven_ms.saturating_sub(now_ms) },
+    }
+}
+
+/// Why a staged change does not count as proven; nothing where it does.
+pub(crate) fn unproven(staged: &Staged, reports: &[ProcessStatus], now_ms: u64) -> Option<String> {
+    match trial(staged, reports, now_ms) {
+        Trial::Proven => None,
+        Trial::Failed(reasons) => Some(shortened_reasons(&reasons)),
+        Trial::Running { left_ms: 0 } => {
+            Some("not every process has reported since its time was over".to_owned())
+        }
+        Trial::Running { left_ms } => Some(format!("it counts as proven in {} s", left_ms.div_ceil(1000))),
     }
 }
 

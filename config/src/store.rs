@@ -12,7 +12,8 @@ use crate::change::{
 };
 use crate::document::version_of;
 use crate::proposal::{
-    Gate, Proposal, check_processes, check_second, check_unmoved, find_repeat, gate, next_number,
+    Gate, Last, Proposal, Proposals, check_processes, check_reports, check_second, check_unmoved,
+    find_repeat, gate, needs_last, next_number, note_refused, read_proposal,
 };
 use crate::status::{FORGET_AFTER_MS, ProcessStatus, file_name};
 use crate::watch::read_bounded;
@@ -108,16 +109,15 @@ impl RulesStore {
         text: String,
         remarks: Remarks<'_>,
     ) -> Result<Written, SetError> {
-        let newest = self.entries()?.pop();
-        let newest_version = newest.as_ref().map(|(version, _)| *version);
+        let newest_version = self.entries()?.pop().map(|(version, _)| version);
         let change = match plan(before, newest_version, text, remarks, self.known_brokers.as_deref())? {
             Ok(change) => change,
             Err(version) => return Ok(Written::Unchanged { version }),
         };
-        let last = newest.and_then(|(_, path)| read_change(&path).ok()).map(|change| change.after);
-        match gate(&change, last.as_deref()) {
+        let last = if needs_last(&change) { Last::of(self.history()?) } else { Last::Nothing };
+        match gate(&change, &last) {
             Gate::Waits if remarks.approved_by.is_none() => {
-                return Err(SetError::Waits { number: self.propose(target, change)? });
+                return Err(SetError::Waits { number: self.propose(target, change, remarks.by_force)? });
             }
             Gate::Begins => check_processes(&self.reports()?, remarks.now_ms)?,
             Gate::Waits | Gate::Open => {}
@@ -127,19 +127,16 @@ impl RulesStore {
     }
 
     /// Keeps a change until it is approved. The lock is held.
-    fn propose(&self, target: &Path, change: Change) -> Result<u64, SetError> {
+    fn propose(&self, target: &Path, change: Change, by_force: bool) -> Result<u64, SetError> {
         let directory = proposals_of(target);
         let failed = |path: &Path| {
             let place = name(path);
             |source| SetError::Io { what: "cannot write", place, source }
         };
-        let mut open = Vec::new();
-        for (path, proposal) in self.kept_proposals()? {
-            if proposal.is_over(change.at_ms) {
-                fs::remove_file(&path).map_err(failed(&path))?;
-            } else {
-                open.push(proposal);
-            }
+        let kept = self.kept_proposals(change.at_ms)?;
+        for number in &kept.over {
+            let path = proposal_path(target, *number);
+            fs::remove_file(&path).map_err(failed(&path))?;
         }
         let counter = directory.join("next");
         let next = match fs::read_to_string(&counter) {
@@ -149,12 +146,12 @@ impl RulesStore {
                 return Err(SetError::Io { what: "cannot read", place: name(&counter), source: error });
             }
         };
-        let number = next_number(&open, next);
-        let proposal = Proposal::of(change, number);
-        if let Some(number) = find_repeat(&open, &proposal)? {
+        let number = next_number(&kept, next);
+        let proposal = Proposal::of(change, number, by_force);
+        if let Some(number) = find_repeat(&kept, &proposal)? {
             return Ok(number);
         }
-        let path = directory.join(format!("{number:08}.toml"));
+        let path = proposal_path(target, number);
         let text = toml::to_string(&proposal).map_err(|error| failed(&path)(io::Error::other(error)))?;
         fs::create_dir_all(&directory).map_err(failed(&directory))?;
         sync_directory_of(&directory).map_err(failed(&directory))?;
@@ -164,29 +161,38 @@ impl RulesStore {
         Ok(number)
     }
 
-    /// Every proposal that is kept with its file, also where it has expired.
-    fn kept_proposals(&self) -> Result<Vec<(PathBuf, Proposal)>, ReadError> {
-        let mut kept = Vec::new();
-        for (_, path) in numbered(&proposals_of(&self.target()))? {
-            let failed = |source| ReadError { place: name(&path), source };
-            let text = match fs::read_to_string(&path) {
-                Ok(text) => text,
+    /// Every proposal that is kept.
+    fn kept_proposals(&self, now_ms: u64) -> Result<Proposals, ReadError> {
+        let target = self.target();
+        let mut kept = Proposals::default();
+        for (number, path) in numbered(&proposals_of(&target))? {
+            // A file with another name is none of the store's.
+            if path != proposal_path(&target, number) {
+                continue;
+            }
+            let read = match fs::read_to_string(&path) {
+                Ok(text) => read_proposal(number, &text),
                 // It has ended just now.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                Err(error) => return Err(failed(error)),
+                Err(error) => Err(error),
             };
-            let proposal = toml::from_str(&text)
-                .map_err(|error| failed(io::Error::new(io::ErrorKind::InvalidData, error.to_string())))?;
-            kept.push((path, proposal));
+            kept.add(number, read.map_err(|source| ReadError { place: name(&path), source }), now_ms);
         }
         Ok(kept)
     }
 
-    /// A proposal that can be approved, with its file.
-    fn open_proposal(&self, number: u64, now_ms: u64) -> Result<(PathBuf, Proposal), SetError> {
-        let mut kept = self.kept_proposals()?.into_iter();
-        let found = kept.find(|(_, one)| one.number == number && !one.is_over(now_ms));
-        found.ok_or(SetError::UnknownProposal(number))
+    fn replace(
+        &self,
+        new_text: &str,
+        by: Actor<'_>,
+        why: &str,
+        now_ms: u64,
+        by_force: bool,
+    ) -> Result<Written, SetError> {
+        let based_on = validate(new_text, self.known_brokers.as_deref())?.version;
+        let check = |current| check_base(based_on, current);
+        let remarks = Remarks { by_force, ..Remarks::of(by, why, now_ms) };
+        self.change(check, || Ok(new_text.to_owned()), remarks)
     }
 
     /// The history first: a change without its who and why must not be, a who and why without its change is
@@ -227,9 +233,11 @@ impl ChangeRules for RulesStore {
     }
 
     fn set_by(&self, new_text: &str, by: Actor<'_>, why: &str, now_ms: u64) -> Result<Written, SetError> {
-        let based_on = validate(new_text, self.known_brokers.as_deref())?.version;
-        let check = |current| check_base(based_on, current);
-        self.change(check, || Ok(new_text.to_owned()), Remarks::of(by, why, now_ms))
+        self.replace(new_text, by, why, now_ms, false)
+    }
+
+    fn force_by(&self, new_text: &str, by: Actor<'_>, why: &str, now_ms: u64) -> Result<Written, SetError> {
+        self.replace(new_text, by, why, now_ms, true)
     }
 
     fn rollback_by(&self, version: u64, by: Actor<'_>, why: &str, now_ms: u64) -> Result<Written, SetError> {
@@ -242,36 +250,36 @@ impl ChangeRules for RulesStore {
         self.history()
     }
 
-    fn proposals(&self, now_ms: u64) -> Result<Vec<Proposal>, ReadError> {
-        let kept = self.kept_proposals()?.into_iter().map(|(_, proposal)| proposal);
-        Ok(kept.filter(|proposal| !proposal.is_over(now_ms)).collect())
+    fn proposals(&self, now_ms: u64) -> Result<Proposals, ReadError> {
+        self.kept_proposals(now_ms)
     }
 
     fn approve(&self, number: u64, by: Actor<'_>, now_ms: u64) -> Result<Written, SetError> {
         check_remarks(by.who, "approved")?;
         let target = self.target();
         let _lock = lock(&beside(&target, ".lock"))?;
-        let (path, proposal) = self.open_proposal(number, now_ms)?;
+        let proposal = self.kept_proposals(now_ms)?.find(number)?;
         check_second(&proposal, by.caller)?;
         let before = self.document()?;
         check_unmoved(&proposal, before.as_deref().and_then(version_of))?;
+        check_reports(&proposal, before.as_deref(), &self.reports()?, now_ms)?;
         let text = proposal.text_at(before.as_deref(), now_ms);
         let proposer = Actor { who: &proposal.who, caller: proposal.caller.as_deref() };
-        let remarks = Remarks { by: proposer, why: &proposal.why, now_ms, approved_by: Some(by.who) };
+        let approved_by = Some(by.who);
+        let remarks = Remarks { approved_by, ..Remarks::of(proposer, &proposal.why, now_ms) };
         let written = self.make(&target, before, text, remarks)?;
         // If this process dies before it, the proposal stays, made from rules that are there no more, and expires.
-        let gone = fs::remove_file(&path).and_then(|()| sync_directory_of(&path));
-        gone.map_err(|source| SetError::Io { what: "cannot remove", place: name(&path), source })?;
+        remove_proposal(&target, number)?;
         Ok(written)
     }
 
     fn refuse(&self, number: u64, by: Actor<'_>, now_ms: u64) -> Result<(), SetError> {
         check_remarks(by.who, "refused")?;
-        let _lock = lock(&beside(&self.target(), ".lock"))?;
-        let (path, proposal) = self.open_proposal(number, now_ms)?;
-        let gone = fs::remove_file(&path).and_then(|()| sync_directory_of(&path));
-        gone.map_err(|source| SetError::Io { what: "cannot remove", place: name(&path), source })?;
-        proposal.note_refused(by);
+        let target = self.target();
+        let _lock = lock(&beside(&target, ".lock"))?;
+        let proposal = self.kept_proposals(now_ms)?.find_refused(number)?;
+        remove_proposal(&target, number)?;
+        note_refused(number, proposal.as_ref(), by);
         Ok(())
     }
 
@@ -321,6 +329,18 @@ impl ChangeRules for RulesStore {
 
 fn proposals_of(target: &Path) -> PathBuf {
     beside(target, ".proposals")
+}
+
+/// The file of a proposal, whose name sorts like its number.
+fn proposal_path(target: &Path, number: u64) -> PathBuf {
+    proposals_of(target).join(format!("{number:08}.toml"))
+}
+
+/// Takes a proposal away that has ended.
+fn remove_proposal(target: &Path, number: u64) -> Result<(), SetError> {
+    let path = proposal_path(target, number);
+    let gone = fs::remove_file(&path).and_then(|()| sync_directory_of(&path));
+    gone.map_err(|source| SetError::Io { what: "cannot remove", place: name(&path), source })
 }
 
 /// The files `N.toml` of a directory, by their numbers; none where the directory is not there.

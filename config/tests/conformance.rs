@@ -2,11 +2,12 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by a panic")]
 
 use std::fs;
+use std::io::Write as _;
 use std::path::PathBuf;
 
 use tempfile::TempDir;
 use windfall_config::{ChangeRules, FileSource, LiveRules, RulesStore};
-use windfall_conformance::rules::{self, Fixture, Place};
+use windfall_conformance::rules::{self, Fixture, Kept, Place};
 
 struct Files;
 
@@ -40,6 +41,15 @@ impl Place for InFile {
 
     fn overwrite(&self, bytes: &[u8]) -> Result<(), String> {
         fs::write(self.path(), bytes).map_err(|error| error.to_string())
+    }
+
+    fn damage(&self, kept: Kept) -> Result<(), String> {
+        let path = match kept {
+            Kept::Change(version) => format!("rules.toml.history/{version:08}.toml"),
+            Kept::Proposal(number) => format!("rules.toml.proposals/{number:08}.toml"),
+        };
+        let file = fs::OpenOptions::new().write(true).truncate(true).open(self.0.path().join(path));
+        file.and_then(|mut file| file.write_all(b"number = ")).map_err(|error| error.to_string())
     }
 
     fn set_away(&self, is_away: bool) -> Result<(), String> {

@@ -13,7 +13,7 @@ use etcd_client::{Client, Permission, PermissionType};
 use tempfile::TempDir;
 use windfall_config::etcd::{EtcdOptions, EtcdRulesStore, EtcdSource, EtcdValue, OpenEtcdError};
 use windfall_config::{Actor, ChangeRules, LiveRules, ProcessStatus, SetError, Status};
-use windfall_conformance::rules::{self, Fixture, Place};
+use windfall_conformance::rules::{self, Fixture, Kept, Place};
 use windfall_servers::{Private, Spec};
 
 const SAMPLE: &str = include_str!("../samples/rules.toml");
@@ -99,6 +99,20 @@ impl Place for InEtcd {
             client.put(key, bytes, None).await.unwrap();
         });
         Ok(())
+    }
+
+    fn damage(&self, kept: Kept) -> Result<(), String> {
+        let prefix = &self.options.prefix;
+        let key = match kept {
+            Kept::Change(version) => format!("{prefix}changes/{version:016}"),
+            Kept::Proposal(number) => format!("{prefix}proposals/{number:016}"),
+        };
+        let there = with_client(self.server.url(), async |mut client| {
+            let there = client.get(key.clone(), None).await.unwrap().count();
+            client.put(key.clone(), "number = ", None).await.unwrap();
+            there
+        });
+        if there == 1 { Ok(()) } else { Err(format!("there is no {key}")) }
     }
 
     fn set_away(&self, is_away: bool) -> Result<(), String> {
@@ -370,7 +384,7 @@ fn the_shipped_users_suffice_and_do_no_more_than_their_work() {
     let waits = store(operator).set(&windfall_config::rules_text(&asking), "ann", "more", 4);
     assert!(matches!(waits, Err(SetError::Waits { number: 1 })), "{waits:?}");
     for user in [process, ledger] {
-        assert_eq!(store(user).proposals(5).unwrap().len(), 1, "{user}");
+        assert_eq!(store(user).proposals(5).unwrap().open.len(), 1, "{user}");
         assert!(store(user).refuse(1, Actor::said("eve"), 5).is_err(), "{user}");
     }
     store(operator).refuse(1, Actor::said("ann"), 5).unwrap();

@@ -33,6 +33,9 @@ struct Set {
     why: String,
     #[serde(default)]
     actor: String,
+    /// Whether it promotes a trial that has not proven itself.
+    #[serde(default)]
+    by_force: bool,
 }
 
 #[derive(Deserialize)]
@@ -202,9 +205,9 @@ async fn rules_step(
 ) -> Result<Value, Refused> {
     match path {
         "/set" => {
-            let Set { text, why, actor } = body(request)?;
+            let Set { text, why, actor, by_force } = body(request)?;
             let by = who_changes(caller, &actor)?;
-            let changed = rules.change(Wanted::Set { text }, by.clone(), why).await;
+            let changed = rules.change(Wanted::Set { text, by_force }, by.clone(), why).await;
             noted(changed, &by, "the rules were changed")
         }
         "/rollback" => {

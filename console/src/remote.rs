@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use std::time::Duration;
 use std::{fmt, io, thread};
 use windfall_config::{
-    Actor, Change, ChangeRules, History, ProcessStatus, Proposal, ReadError, SetError, Written, parse_rules,
+    Actor, Change, ChangeRules, History, ProcessStatus, Proposals, ReadError, SetError, Written, parse_rules,
 };
 use zeroize::Zeroizing;
 
@@ -53,12 +53,18 @@ impl RemoteRules {
         Ok((answer["changes"].as_array().cloned().unwrap_or_default(), unreadable))
     }
 
-    /// The changes that wait for approval, each with what it changes in place of its document ([`Proposal::row`]).
+    /// The changes that wait for approval, each with what it changes in place of its document
+    /// ([`Proposal::row`](windfall_config::Proposal::row)); and those that cannot be read, by their numbers.
     ///
     /// # Errors
     /// [`ReadError`].
-    pub fn waiting(&self) -> Result<Vec<Value>, ReadError> {
-        Ok(self.get("/proposals")?["proposals"].as_array().cloned().unwrap_or_default())
+    pub fn waiting(&self) -> Result<(Vec<Value>, Vec<(u64, String)>), ReadError> {
+        let answer = self.get("/proposals")?;
+        let unreadable = answer["unreadable"].as_array().into_iter().flatten();
+        let unreadable = unreadable
+            .filter_map(|one| Some((one["number"].as_u64()?, one["why"].as_str()?.to_owned())))
+            .collect();
+        Ok((answer["proposals"].as_array().cloned().unwrap_or_default(), unreadable))
     }
 
     /// The version in force; none where what is there are no rules.
@@ -165,6 +171,13 @@ impl ChangeRules for RemoteRules {
         self.changed("/set", &json!({ "text": new_text, "why": why, "actor": by.who }), Some(based_on))
     }
 
+    /// An older console does not know of force, and refuses the call.
+    fn force_by(&self, new_text: &str, by: Actor<'_>, why: &str, _now_ms: u64) -> Result<Written, SetError> {
+        let based_on = parse_rules(new_text, None)?.version;
+        let body = json!({ "text": new_text, "why": why, "actor": by.who, "by_force": true });
+        self.changed("/set", &body, Some(based_on))
+    }
+
     fn rollback_by(&self, version: u64, by: Actor<'_>, why: &str, _now_ms: u64) -> Result<Written, SetError> {
         let based_on = self.version()?;
         let body = json!({ "version": version, "based_on": based_on, "why": why, "actor": by.who });
@@ -199,7 +212,7 @@ impl ChangeRules for RemoteRules {
     }
 
     /// Not handed out: see [`RemoteRules::waiting`].
-    fn proposals(&self, _now_ms: u64) -> Result<Vec<Proposal>, ReadError> {
+    fn proposals(&self, _now_ms: u64) -> Result<Proposals, ReadError> {
         Err(self.not_handed_out("hand out the documents of all proposals at once"))
     }
 

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use windfall_config::{
-    Actor, ChangeRules, Problem, Proposal, ReadError, Refusal, SetError, Written, parse_rules,
+    Actor, ChangeRules, Problem, Proposal, Proposals, ReadError, Refusal, SetError, Written, parse_rules,
 };
 use windfall_contract::Clock;
 use windfall_contract::rules::Rules;
@@ -47,14 +47,10 @@ impl By {
 
 /// A change that somebody asks for.
 pub(crate) enum Wanted {
-    Set {
-        text: String,
-    },
+    /// `by_force`: it promotes a trial that has not proven itself.
+    Set { text: String, by_force: bool },
     /// `based_on`: the version that was shown to who rolls back; none where the shown text was no rules.
-    Rollback {
-        version: u64,
-        based_on: Option<u64>,
-    },
+    Rollback { version: u64, based_on: Option<u64> },
 }
 
 impl RulesEditor {
@@ -153,22 +149,25 @@ impl RulesEditor {
         Ok(json!(found))
     }
 
-    /// The changes that wait for approval, each with what it changes.
+    /// The changes that wait for approval, each with what it changes, and those that cannot be read.
     pub(crate) async fn proposals(&self) -> Result<Value, Refused> {
         let looked = self.blocking(|own| {
-            let proposals = own.store.proposals(own.clock.unix_ms())?;
-            let in_force = if proposals.is_empty() { String::new() } else { own.store.show()? };
-            Ok::<_, ReadError>(proposals.iter().map(|one| one.row(&in_force)).collect::<Vec<Value>>())
+            let Proposals { open, unreadable, .. } = own.store.proposals(own.clock.unix_ms())?;
+            let in_force = if open.is_empty() { String::new() } else { own.store.show()? };
+            let rows: Vec<Value> = open.iter().map(|one| one.row(&in_force)).collect();
+            Ok::<_, ReadError>((rows, unreadable))
         });
-        let proposals = looked.await?.map_err(unreadable)?;
-        Ok(json!({ "proposals": proposals }))
+        let (proposals, unreadable) = looked.await?.map_err(unreadable)?;
+        let row = |(number, why): &(u64, ReadError)| json!({ "number": number, "why": why.to_string() });
+        let unreadable: Vec<Value> = unreadable.iter().map(row).collect();
+        Ok(json!({ "proposals": proposals, "unreadable": unreadable }))
     }
 
     /// Makes a proposed change, for whom the caller has found to be allowed to.
     pub(crate) async fn approve(&self, number: u64, by: By) -> Result<Value, Refused> {
         let made = self.blocking(move |own| {
             let now_ms = own.clock.unix_ms();
-            let found = own.store.proposals(now_ms)?.into_iter().find(|one| one.number == number);
+            let found = own.store.proposals(now_ms)?.open.into_iter().find(|one| one.number == number);
             // What the brokers were when it was proposed says nothing about now.
             if let Some(refused) = found.and_then(|Proposal { text, .. }| own.refuse_unknown_brokers(&text)) {
                 return Err(refused);
@@ -218,11 +217,11 @@ impl RulesEditor {
             .blocking(move |own| {
                 let now_ms = own.clock.unix_ms();
                 match wanted {
-                    Wanted::Set { text } => {
+                    Wanted::Set { text, by_force } => {
                         if let Some(refused) = own.refuse_unknown_brokers(&text) {
                             return Err(refused);
                         }
-                        own.store.set_by(&text, by.actor(), &why, now_ms)
+                        own.set(&text, &by, &why, by_force, now_ms)
                     }
                     Wanted::Rollback { version, based_on: Some(based_on) } => {
                         own.store.rollback_from(based_on, version, by.actor(), &why, now_ms)
@@ -236,6 +235,21 @@ impl RulesEditor {
             .await?
             .map_err(|error| if is_rollback { not_rolled_back(error) } else { not_set(error) })?;
         Ok(told(written))
+    }
+
+    /// Sets a document. `by_force`: it promotes a trial that has not proven itself.
+    pub(crate) fn set(
+        &self,
+        text: &str,
+        by: &By,
+        why: &str,
+        by_force: bool,
+        now_ms: u64,
+    ) -> Result<Written, SetError> {
+        if by_force {
+            return self.store.force_by(text, by.actor(), why, now_ms);
+        }
+        self.store.set_by(text, by.actor(), why, now_ms)
     }
 
     /// What a sample of the flow says about the rules; null where they cannot be read, or earlier looks have not ended.
@@ -370,9 +384,12 @@ pub(crate) fn not_set(error: SetError) -> Refused {
         SetError::Conflict { .. } | SetError::Moved { .. } => (StatusCode::CONFLICT, "ABORTED"),
         SetError::UnknownVersion(_) | SetError::UnknownProposal(_) => (StatusCode::NOT_FOUND, "NOT_FOUND"),
         // It is no success: what was asked for is not in force.
-        SetError::Waits { .. } | SetError::OldProcess(_) | SetError::Elsewhere(_) => {
-            (StatusCode::CONFLICT, "FAILED_PRECONDITION")
-        }
+        SetError::Waits { .. }
+        | SetError::NotProven { .. }
+        | SetError::Trial(_)
+        | SetError::DamagedProposal { .. }
+        | SetError::OldProcess(_)
+        | SetError::Elsewhere(_) => (StatusCode::CONFLICT, "FAILED_PRECONDITION"),
         SetError::TooManyProposals => (StatusCode::TOO_MANY_REQUESTS, "RESOURCE_EXHAUSTED"),
         SetError::OwnProposal(_) | SetError::Unproved => (StatusCode::FORBIDDEN, "PERMISSION_DENIED"),
         SetError::Locked(_) | SetError::Io { .. } => (StatusCode::SERVICE_UNAVAILABLE, "UNAVAILABLE"),

@@ -93,7 +93,7 @@ impl RulesEditor {
         let made = self.blocking(move |own| {
             let now_ms = own.clock.unix_ms();
             let ready = own.ready(&wish, now_ms).map_err(unreadable)?.map_err(|wrong| refused(&wrong))?;
-            let written = own.write(&ready.text, &by, &reason("stage", &wish.why), now_ms)?;
+            let written = own.write(&ready.text, &by, &reason("stage", &wish.why), false, now_ms)?;
             Ok::<_, Refused>((written, ready))
         });
         let (written, ready) = made.await??;
@@ -115,11 +115,11 @@ impl RulesEditor {
             let now_ms = own.clock.unix_ms();
             let text = own.ended(step, since_ms, now_ms).map_err(unreadable)?;
             let text = text.map_err(|wrong| refused(&[wrong]))?;
-            let name = match step {
-                Step::Promote { .. } => "promote",
-                Step::Abort => "abort",
+            let (name, by_force) = match step {
+                Step::Promote { is_forced } => ("promote", is_forced),
+                Step::Abort => ("abort", false),
             };
-            own.write(&text, &by, &reason(name, &why), now_ms)
+            own.write(&text, &by, &reason(name, &why), by_force, now_ms)
         });
         Ok(told(made.await??))
     }
@@ -167,11 +167,11 @@ impl RulesEditor {
         Ok(ended.map_err(NotMade::Stage))
     }
 
-    fn write(&self, text: &str, by: &By, why: &str, now_ms: u64) -> Result<Written, Refused> {
+    fn write(&self, text: &str, by: &By, why: &str, by_force: bool, now_ms: u64) -> Result<Written, Refused> {
         if let Some(error) = self.refuse_unknown_brokers(text) {
             return Err(not_set(error));
         }
-        self.store.set_by(text, by.actor(), why, now_ms).map_err(|error| match error {
+        self.set(text, by, why, by_force, now_ms).map_err(|error| match error {
             // Somebody else has written between the look and this.
             SetError::Conflict { current, .. } => conflict(current),
             error => not_set(error),

@@ -5,8 +5,9 @@
 mod fixture;
 
 use fixture::{Answered, Browser, RULES, Running, changing, start};
-use serde_json::{Value, json};
-use windfall_config::{Actor, ChangeRules, SetError, Written, parse_rules};
+use serde_json::json;
+use std::time::{SystemTime, UNIX_EPOCH};
+use windfall_config::{Actor, ChangeRules, ProcessStatus, SetError, Written, parse_rules};
 use windfall_console::{ConsoleOptions, RemoteRules, RulesRight, ServiceAt};
 use windfall_edge::MintedKey;
 
@@ -41,6 +42,10 @@ async fn by<T: Send + 'static>(
 ) -> T {
     let rules = RemoteRules::new(&at(running), key.text.clone()).unwrap();
     tokio::task::spawn_blocking(move || work(&rules)).await.unwrap()
+}
+
+fn now_ms() -> u64 {
+    u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis()).unwrap()
 }
 
 fn ratio(text: &str, percent: u8) -> String {
@@ -103,7 +108,96 @@ async fn an_emergency_does_not_wait_and_a_step_of_a_trial_does() {
     let refused = operator.post("/console/api/rules/refuse", &json!({ "number": first })).await;
     assert_eq!(refused.status, 200, "{}", refused.message());
     let shown = operator.get("/console/api/rules/proposals").await.json();
-    assert_eq!(shown, json!({ "proposals": [] }));
+    assert_eq!(shown, json!({ "proposals": [], "unreadable": [] }));
+}
+
+/// The approver has to know it, however it was proposed; without force the trial has to be proven when it is approved.
+#[tokio::test]
+async fn a_promotion_by_force_is_shown_as_one() {
+    let running = asked().await;
+    let operator = Browser::signed_in(&running, &running.keys.operate).await;
+    let approver = Browser::signed_in(&running, &running.keys.approver).await;
+    let process = ProcessStatus {
+        process: "consumer-a-1".into(),
+        version: 2,
+        at_ms: now_ms(),
+        refuses: None,
+        source_failure: None,
+        stages: Some(true),
+        staged: None,
+        guards: Vec::new(),
+        knows_approval: true,
+    };
+    running.rules.report(&process).unwrap();
+    let faster = running.rules.show().unwrap().replacen("rate_per_s = 2000\n", "rate_per_s = 2500\n", 1);
+    let wish = json!({
+        "text": faster, "based_on": 2, "processes": ["consumer-a-1"], "proven_after_ms": 600_000,
+        "why": "the evening",
+    });
+    let staged = number(&operator.post("/console/api/rules/stage", &wish).await);
+    let approved = approver.post("/console/api/rules/approve", &json!({ "number": staged })).await;
+    assert_eq!(approved.status, 200, "{}", approved.message());
+    let status = operator.get("/console/api/rules/status").await.json();
+    let since_ms = &status["staged"]["since_ms"];
+    assert!(since_ms.is_u64(), "{status}");
+
+    let promote = json!({ "since_ms": since_ms, "force": true, "why": "it is urgent" });
+    let forced = number(&operator.post("/console/api/rules/promote", &promote).await);
+    let by_command = by(&running, &running.keys.operate, |rules| {
+        let text = windfall_config::promote(&rules.show().unwrap(), &[], true, 0).unwrap();
+        let forced = rules.force_by(&text, Actor::said("kim"), "now", 0);
+        (forced, rules.set(&text, "kim", "now", 0))
+    });
+    let (Err(SetError::Waits { number: forced_too }), Err(SetError::Waits { number: unforced })) =
+        by_command.await
+    else {
+        panic!("one of them does not wait")
+    };
+    let shown = approver.get("/console/api/rules/proposals").await.json();
+    let row = |nth: usize| {
+        let row = &shown["proposals"][nth];
+        assert_eq!(&row["promotes"], since_ms, "{shown}");
+        (row["number"].clone(), row["by_force"].clone())
+    };
+    assert_eq!(row(0), (json!(forced), json!(true)));
+    assert_eq!(row(1), (json!(forced_too), json!(true)));
+    assert_eq!(row(2), (json!(unforced), json!(false)));
+    let refused = approver.post("/console/api/rules/approve", &json!({ "number": unforced })).await;
+    refused.assert_refused(409, "does not count as proven");
+    let approved = approver.post("/console/api/rules/approve", &json!({ "number": forced })).await;
+    assert_eq!(approved.json(), json!({ "version": 4, "changed": true }));
+}
+
+/// It neither hides the others nor can anybody approve it.
+#[tokio::test]
+async fn a_proposal_that_cannot_be_read_is_listed_and_refused_by_its_number() {
+    let running = asked().await;
+    let text = running.rules.show().unwrap();
+    for percent in [40, 30] {
+        let waits = running.rules.set(&ratio(&text, percent), "ann", "slow", now_ms()).unwrap_err();
+        assert!(matches!(waits, SetError::Waits { .. }), "{waits}");
+    }
+    let damaged = running.folder.path().join("rules.toml.proposals/00000001.toml");
+    std::fs::write(&damaged, "number = ").unwrap();
+    let (rows, unreadable) = by(&running, &running.keys.approver, RemoteRules::waiting).await.unwrap();
+    assert_eq!(rows.iter().map(|row| row["number"].clone()).collect::<Vec<_>>(), [json!(2)]);
+    assert_eq!((unreadable.len(), unreadable[0].0), (1, 1));
+    assert!(unreadable[0].1.contains("00000001.toml cannot be read"), "{unreadable:?}");
+    let by_approver = |number: u64, is_approval: bool| {
+        by(&running, &running.keys.approver, move |rules| {
+            let by = Actor::said("lee");
+            if is_approval { rules.approve(number, by, 0).map(drop) } else { rules.refuse(number, by, 0) }
+        })
+    };
+    let refused = by_approver(1, true).await.unwrap_err();
+    assert!(
+        matches!(&refused, SetError::Elsewhere(why) if why.contains("`windfall rules refuse 1`")),
+        "{refused}"
+    );
+    by_approver(1, false).await.unwrap();
+    assert!(!damaged.exists());
+    by_approver(2, true).await.unwrap();
+    assert_eq!(running.rules.show().unwrap(), ratio(&text, 30).replacen("version = 2\n", "version = 3\n", 1));
 }
 
 /// A key that may do both does not approve its own.
@@ -172,7 +266,7 @@ async fn a_command_with_a_key_proposes_and_another_one_approves() {
         rules.set(&ratio(&text, 40), "kim", "broker a is slow", 0)
     });
     let Err(SetError::Waits { number }) = waits.await else { panic!("it does not wait") };
-    let rows: Vec<Value> = by(&running, &running.keys.approver, RemoteRules::waiting).await.unwrap();
+    let (rows, _) = by(&running, &running.keys.approver, RemoteRules::waiting).await.unwrap();
     assert_eq!((&rows[0]["number"], &rows[0]["who"]), (&json!(number), &json!("operator: kim")));
     let own = by(&running, &running.keys.operate, move |rules| rules.approve(number, Actor::said("kim"), 0));
     assert!(matches!(own.await, Err(SetError::Elsewhere(why)) if why.contains("`approve`")));

@@ -1,10 +1,10 @@
 //! Changes in etcd that wait for approval: each is a key, and a counter gives their numbers.
 
 use super::connection::Connection;
-use super::store::{Base, EtcdRulesStore};
-use crate::change::{Change, SetError};
+use super::store::{Base, EtcdRulesStore, number_in};
+use crate::change::{Change, ReadError, SetError};
 use crate::document::version_of;
-use crate::proposal::{PROPOSALS_MAX, Proposal, find_repeat, next_number};
+use crate::proposal::{PROPOSALS_MAX, Proposal, Proposals, find_repeat, next_number, read_proposal};
 use etcd_client::{Compare, CompareOp, Txn, TxnOp};
 use std::io;
 
@@ -19,10 +19,11 @@ impl EtcdRulesStore {
         connection: &mut Connection,
         base: &Base,
         change: Change,
+        by_force: bool,
     ) -> Result<u64, SetError> {
         let document = self.options().current_key();
         let now_ms = change.at_ms;
-        let mut proposal = Proposal::of(change, 0);
+        let mut proposal = Proposal::of(change, 0, by_force);
         for _ in 0..ATTEMPTS {
             if self.try_propose(connection, base, &mut proposal, now_ms).await? {
                 return Ok(proposal.number);
@@ -47,16 +48,14 @@ impl EtcdRulesStore {
     ) -> Result<bool, SetError> {
         let counter = self.options().next_proposal_key();
         let found = connection.find(&counter, false).await.map_err(|what| self.not_read(what))?;
-        let kept = self.read_proposals(connection).await.map_err(|what| self.not_read(what))?;
-        let (over, open): (Vec<Proposal>, Vec<Proposal>) =
-            kept.into_iter().partition(|one| one.is_over(now_ms));
-        if let Some(number) = find_repeat(&open, proposal)? {
+        let kept = self.kept_proposals(connection, now_ms).await?;
+        if let Some(number) = find_repeat(&kept, proposal)? {
             proposal.number = number;
             return Ok(true);
         }
         let noted = found.document.and_then(|bytes| String::from_utf8(bytes).ok());
         let noted = noted.and_then(|text| text.trim().parse().ok());
-        proposal.number = next_number(&open, noted.unwrap_or(1));
+        proposal.number = next_number(&kept, noted.unwrap_or(1));
         let key = self.options().proposal_key(proposal.number);
         let failed = |what: String| SetError::Io {
             what: "cannot write",
@@ -66,7 +65,7 @@ impl EtcdRulesStore {
         let text = toml::to_string(proposal).map_err(|error| failed(error.to_string()))?;
         let next = proposal.number.saturating_add(1).to_string();
         let mut then = vec![TxnOp::put(counter.clone(), next, None), TxnOp::put(key.clone(), text, None)];
-        then.extend(over.iter().map(|one| TxnOp::delete(self.options().proposal_key(one.number), None)));
+        then.extend(kept.over.iter().map(|number| TxnOp::delete(self.options().proposal_key(*number), None)));
         let transaction = Txn::new()
             .when(vec![
                 Compare::mod_revision(counter, CompareOp::Equal, found.changed),
@@ -76,31 +75,40 @@ impl EtcdRulesStore {
         Ok(connection.transact(transaction).await.map_err(failed)?.succeeded())
     }
 
-    /// Every proposal that is kept, also where it has expired.
-    pub(super) async fn read_proposals(&self, connection: &mut Connection) -> Result<Vec<Proposal>, String> {
+    /// Every proposal that is kept.
+    pub(super) async fn read_proposals(
+        &self,
+        connection: &mut Connection,
+        now_ms: u64,
+    ) -> Result<Proposals, String> {
         // Their keys end with digits, and after the last digit comes `:`; the counter's key is beyond it.
         let prefix = self.options().proposals_prefix();
         let (from, to) = (format!("{prefix}0"), format!("{prefix}:"));
         // Expired ones go with the next proposal, so there are never more than these.
         let limit = i64::try_from(PROPOSALS_MAX).unwrap_or(i64::MAX);
         let found = connection.range(from.as_bytes(), to.as_bytes(), limit).await?;
-        let read = |(key, value): (Vec<u8>, Vec<u8>)| {
-            let text = String::from_utf8_lossy(&value);
-            toml::from_str(&text).map_err(|error| format!("{}: {error}", String::from_utf8_lossy(&key)))
-        };
-        found.into_iter().map(read).collect()
+        let mut kept = Proposals::default();
+        for (key, value) in found {
+            // A key with another name is none of the store's.
+            let Some(number) = number_in(&key) else { continue };
+            let own_key = self.options().proposal_key(number);
+            if own_key.as_bytes() != key {
+                continue;
+            }
+            let read = read_proposal(number, &String::from_utf8_lossy(&value));
+            let failed = |source| ReadError { place: self.key_place(&own_key), source };
+            kept.add(number, read.map_err(failed), now_ms);
+        }
+        Ok(kept)
     }
 
-    /// A proposal that can be approved.
-    pub(super) async fn open_proposal(
+    /// Every proposal that is kept, for a change of them.
+    pub(super) async fn kept_proposals(
         &self,
         connection: &mut Connection,
-        number: u64,
         now_ms: u64,
-    ) -> Result<Proposal, SetError> {
-        let kept = self.read_proposals(connection).await.map_err(|what| self.not_read(what))?;
-        let found = kept.into_iter().find(|one| one.number == number && !one.is_over(now_ms));
-        found.ok_or(SetError::UnknownProposal(number))
+    ) -> Result<Proposals, SetError> {
+        self.read_proposals(connection, now_ms).await.map_err(|what| self.not_read(what))
     }
 
     /// Takes a proposal away, if nobody has done that in between.

@@ -7,7 +7,10 @@ use crate::change::{
     plan, rollback_reason, validate,
 };
 use crate::document::version_of;
-use crate::proposal::{Gate, Proposal, check_processes, check_second, check_unmoved, gate};
+use crate::proposal::{
+    Gate, Last, Proposals, check_processes, check_reports, check_second, check_unmoved, gate, needs_last,
+    note_refused,
+};
 use crate::status::ProcessStatus;
 use etcd_client::{
     Compare, CompareOp, GetOptions, GetResponse, SortOrder, SortTarget, Txn, TxnOp, TxnOpResponse,
@@ -129,9 +132,15 @@ impl EtcdRulesStore {
             Ok(change) => change,
             Err(version) => return Ok(Written::Unchanged { version }),
         };
-        match gate(&change, base.newest.as_ref().map(|newest| newest.after.as_str())) {
+        let last = if needs_last(&change) {
+            let history = self.read_history(connection).await;
+            Last::of(history.map_err(|what| self.unread(io::Error::other(what)))?)
+        } else {
+            Last::Nothing
+        };
+        match gate(&change, &last) {
             Gate::Waits if remarks.approved_by.is_none() => {
-                let number = self.propose(connection, &base, change).await?;
+                let number = self.propose(connection, &base, change, remarks.by_force).await?;
                 return Err(SetError::Waits { number });
             }
             Gate::Begins => {
@@ -142,6 +151,20 @@ impl EtcdRulesStore {
             Gate::Waits | Gate::Open => {}
         }
         self.write(connection, change, base, ends).await
+    }
+
+    fn replace(
+        &self,
+        new_text: &str,
+        by: Actor<'_>,
+        why: &str,
+        now_ms: u64,
+        by_force: bool,
+    ) -> Result<Written, SetError> {
+        let based_on = validate(new_text, self.known_brokers.as_deref())?.version;
+        let text = async |_: &Self, _: &mut Connection| Ok(new_text.to_owned());
+        let remarks = Remarks { by_force, ..Remarks::of(by, why, now_ms) };
+        self.change(move |current| check_base(based_on, current), text, remarks)
     }
 
     async fn base(&self, connection: &mut Connection) -> Result<Base, SetError> {
@@ -159,7 +182,7 @@ impl EtcdRulesStore {
         });
         let document = found.next().flatten();
         let newest = found.next().flatten();
-        let newest_version = newest.as_ref().and_then(|pair| version_in(pair.key()));
+        let newest_version = newest.as_ref().and_then(|pair| number_in(pair.key()));
         Ok(Base {
             changed: document.as_ref().map_or(0, etcd_client::KeyValue::mod_revision),
             document: document.map(|pair| String::from_utf8_lossy(pair.value()).into_owned()),
@@ -266,9 +289,11 @@ impl ChangeRules for EtcdRulesStore {
     }
 
     fn set_by(&self, new_text: &str, by: Actor<'_>, why: &str, now_ms: u64) -> Result<Written, SetError> {
-        let based_on = validate(new_text, self.known_brokers.as_deref())?.version;
-        let text = async |_: &Self, _: &mut Connection| Ok(new_text.to_owned());
-        self.change(move |current| check_base(based_on, current), text, Remarks::of(by, why, now_ms))
+        self.replace(new_text, by, why, now_ms, false)
+    }
+
+    fn force_by(&self, new_text: &str, by: Actor<'_>, why: &str, now_ms: u64) -> Result<Written, SetError> {
+        self.replace(new_text, by, why, now_ms, true)
     }
 
     fn rollback_by(&self, version: u64, by: Actor<'_>, why: &str, now_ms: u64) -> Result<Written, SetError> {
@@ -288,23 +313,26 @@ impl ChangeRules for EtcdRulesStore {
         history.map_err(|what| failed(io::Error::other(what)))
     }
 
-    fn proposals(&self, now_ms: u64) -> Result<Vec<Proposal>, ReadError> {
+    fn proposals(&self, now_ms: u64) -> Result<Proposals, ReadError> {
         let failed = |source| self.unread(source);
-        let read = async |connection: &mut Connection| self.read_proposals(connection).await;
-        let kept = self.connected(read).map_err(failed)?.map_err(|what| failed(io::Error::other(what)))?;
-        Ok(kept.into_iter().filter(|proposal| !proposal.is_over(now_ms)).collect())
+        let read = async |connection: &mut Connection| self.read_proposals(connection, now_ms).await;
+        self.connected(read).map_err(failed)?.map_err(|what| failed(io::Error::other(what)))
     }
 
     fn approve(&self, number: u64, by: Actor<'_>, now_ms: u64) -> Result<Written, SetError> {
         check_remarks(by.who, "approved")?;
         let work = async |connection: &mut Connection| {
-            let proposal = self.open_proposal(connection, number, now_ms).await?;
+            let proposal = self.kept_proposals(connection, now_ms).await?.find(number)?;
             check_second(&proposal, by.caller)?;
             let base = self.base(connection).await?;
             check_unmoved(&proposal, base.document.as_deref().and_then(version_of))?;
+            let reports = self.read_reports(connection).await;
+            let reports = reports.map_err(|what| self.unread(io::Error::other(what)))?;
+            check_reports(&proposal, base.document.as_deref(), &reports, now_ms)?;
             let text = proposal.text_at(base.document.as_deref(), now_ms);
             let proposer = Actor { who: &proposal.who, caller: proposal.caller.as_deref() };
-            let remarks = Remarks { by: proposer, why: &proposal.why, now_ms, approved_by: Some(by.who) };
+            let approved_by = Some(by.who);
+            let remarks = Remarks { approved_by, ..Remarks::of(proposer, &proposal.why, now_ms) };
             self.make(connection, base, text, remarks, Some(number)).await
         };
         self.connected(work).map_err(|source| SetError::from(self.unread(source)))?
@@ -313,9 +341,9 @@ impl ChangeRules for EtcdRulesStore {
     fn refuse(&self, number: u64, by: Actor<'_>, now_ms: u64) -> Result<(), SetError> {
         check_remarks(by.who, "refused")?;
         let work = async |connection: &mut Connection| {
-            let proposal = self.open_proposal(connection, number, now_ms).await?;
+            let proposal = self.kept_proposals(connection, now_ms).await?.find_refused(number)?;
             self.remove_proposal(connection, number).await?;
-            proposal.note_refused(by);
+            note_refused(number, proposal.as_ref(), by);
             Ok::<(), SetError>(())
         };
         self.connected(work).map_err(|source| SetError::from(self.unread(source)))?
@@ -361,7 +389,8 @@ fn read_entry(bytes: &[u8]) -> Result<Entry, String> {
     toml::from_str(text).map_err(|error| error.message().to_owned())
 }
 
-fn version_in(key: &[u8]) -> Option<u64> {
+/// The number at the end of a key.
+pub(super) fn number_in(key: &[u8]) -> Option<u64> {
     std::str::from_utf8(key).ok()?.rsplit('/').next()?.parse().ok()
 }
 

@@ -37,6 +37,12 @@ pub trait Place: Send + Sync {
     /// What the home says; it fails the check.
     fn overwrite(&self, bytes: &[u8]) -> Result<(), String>;
 
+    /// Makes something that is kept there unreadable.
+    ///
+    /// # Errors
+    /// What the home says, also where it is not there; it fails the check.
+    fn damage(&self, kept: Kept) -> Result<(), String>;
+
     /// Takes the home away, or brings it back as it was.
     ///
     /// # Errors
@@ -47,9 +53,18 @@ pub trait Place: Send + Sync {
     fn starts_while_away(&self) -> bool;
 }
 
+/// What a store keeps beside the document.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kept {
+    /// The history's entry of the change that made this version.
+    Change(u64),
+    /// The proposal with this number.
+    Proposal(u64),
+}
+
 type Check = fn(&dyn Place) -> Result<(), String>;
 
-const CHECKS: [(&str, Check); 15] = [
+const CHECKS: [(&str, Check); 19] = [
     ("changes_are_numbered_and_kept", changes_are_numbered_and_kept),
     ("what_does_not_validate_changes_nothing", what_does_not_validate_changes_nothing),
     ("a_rollback_is_a_new_version", a_rollback_is_a_new_version),
@@ -71,6 +86,16 @@ const CHECKS: [(&str, Check); 15] = [
         "approval_does_not_begin_while_an_old_process_runs",
         proposals::approval_does_not_begin_while_an_old_process_runs,
     ),
+    (
+        "a_trial_is_looked_at_again_when_its_promotion_is_approved",
+        proposals::a_trial_is_looked_at_again_when_its_promotion_is_approved,
+    ),
+    (
+        "a_trial_that_a_process_would_refuse_is_not_approved",
+        proposals::a_trial_that_a_process_would_refuse_is_not_approved,
+    ),
+    ("a_damaged_proposal_holds_up_no_other", proposals::a_damaged_proposal_holds_up_no_other),
+    ("a_broken_document_opens_nothing", proposals::a_broken_document_opens_nothing),
 ];
 
 const SAMPLE: &str = include_str!("../../../config/samples/rules.toml");

@@ -7,7 +7,7 @@ use serde_json::json;
 use std::path::PathBuf;
 use std::time::Duration;
 use windfall_config::{
-    Bucket, ChangeRules, Difference, RulesEdit, SetError, Written, differences, parse_rules,
+    Actor, Bucket, ChangeRules, Difference, RulesEdit, SetError, Written, differences, parse_rules,
 };
 use windfall_contract::rules::{Fuse, Rules};
 
@@ -207,11 +207,12 @@ pub struct Made {
 }
 
 /// Makes a change on the rules in force, whoever else changes them meanwhile: `make` is asked again for what another
-/// change has left.
+/// change has left. `by_force`: it promotes a trial that has not proven itself.
 pub fn make_change(
     common: &Common,
     store: &dyn ChangeRules,
     why: &str,
+    by_force: bool,
     make: impl Fn(&str) -> Result<String>,
 ) -> Result<Made> {
     let unchanged = || format!("{} stays as it is", common.place);
@@ -219,7 +220,13 @@ pub fn make_change(
     loop {
         let before = store.show()?;
         let text = make(&before).with_context(unchanged)?;
-        match store.set(&text, &common.remark.who(), why, now_ms()) {
+        let who = common.remark.who();
+        let written = if by_force {
+            store.force_by(&text, Actor::said(&who), why, now_ms())
+        } else {
+            store.set(&text, &who, why, now_ms())
+        };
+        match written {
             Ok(written) => return Ok(Made { found: found(&before, &text)?, text, written }),
             Err(SetError::Conflict { .. } | SetError::Locked(_)) if attempt < ATTEMPTS => {
                 std::thread::sleep(Duration::from_millis(50 * u64::from(attempt)));
@@ -255,7 +262,7 @@ fn change(edit: &RulesEdit, how: &How) -> Result<()> {
         let found = candidate(&before).and_then(|text| found(&before, &text));
         return report(how, &found.with_context(|| format!("{} stays as it is", how.common.place))?, None);
     }
-    let made = make_change(&how.common, store.as_ref(), &how.common.remark.why, candidate)?;
+    let made = make_change(&how.common, store.as_ref(), &how.common.remark.why, false, candidate)?;
     let is_staged = |text: &str| parse_rules(text, None).is_ok_and(|rules| rules.staged.is_some());
     // The change is made, whether this look at it works or not.
     if is_staged(&made.text) && store.show().is_ok_and(|now| !is_staged(&now)) {

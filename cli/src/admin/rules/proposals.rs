@@ -4,7 +4,7 @@ use super::{RulesPlace, say};
 use crate::admin::{now_ms, utc};
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
-use windfall_config::{Actor, Difference};
+use windfall_config::{Actor, Difference, Proposals};
 
 /// `windfall rules approve` and `windfall rules refuse`
 #[derive(Debug, Clone, clap::Args)]
@@ -23,24 +23,30 @@ pub struct EndArgs {
 
 /// Lists what waits.
 pub fn list(place: &RulesPlace, json: bool) -> Result<()> {
-    let rows = match place.console()? {
+    let (rows, unreadable) = match place.console()? {
         Some(console) => console.waiting()?,
         None => {
             let store = place.store(None)?;
-            let proposals = store.proposals(now_ms())?;
-            let in_force = if proposals.is_empty() { String::new() } else { store.show()? };
-            proposals.iter().map(|one| one.row(&in_force)).collect()
+            let Proposals { open, unreadable, .. } = store.proposals(now_ms())?;
+            let in_force = if open.is_empty() { String::new() } else { store.show()? };
+            let unreadable = unreadable.into_iter().map(|(number, why)| (number, why.to_string()));
+            (open.iter().map(|one| one.row(&in_force)).collect(), unreadable.collect())
         }
     };
     if json {
         println!("{}", serde_json::to_string_pretty(&rows)?);
-        return Ok(());
+    } else {
+        for row in &rows {
+            show(row)?;
+        }
+        if rows.is_empty() && unreadable.is_empty() {
+            println!("no change of the rules waits for approval");
+        }
     }
-    for row in &rows {
-        show(row)?;
-    }
-    if rows.is_empty() {
-        println!("no change of the rules waits for approval");
+    for (number, why) in &unreadable {
+        eprintln!(
+            "proposal {number}: {why}; nobody can approve it, and `windfall rules refuse {number}` removes it"
+        );
     }
     Ok(())
 }
@@ -58,6 +64,12 @@ fn show(row: &Value) -> Result<()> {
         time("expires_ms")
     );
     println!("why       {}", text("why"));
+    if row["promotes"].is_u64() {
+        println!(
+            "{}",
+            if row["by_force"] == true { "promotes a trial (by force)" } else { "promotes a trial" }
+        );
+    }
     if row["is_overtaken"] == true {
         println!("The rules have changed since, so it cannot be approved.");
         return Ok(());

@@ -114,7 +114,7 @@ pub fn stage(args: &StageArgs) -> Result<Outcome> {
         report(common, "would be staged", &found, None, &who.processes, &[])?;
         return Ok(Outcome::Clean);
     }
-    let made = change(common, store.as_ref(), "stage", wanted)?;
+    let made = change(common, store.as_ref(), "stage", false, wanted)?;
     if !(args.wait && common.json) {
         report(common, "staged", &made.found, Some(made.written), &who.processes, &[])?;
     }
@@ -171,7 +171,7 @@ fn promote_now(common: &Common, store: &dyn ChangeRules, is_forced: bool) -> Res
         let reports = store.reports()?;
         Ok(windfall_config::promote(text, &reports, is_forced, now_ms())?)
     };
-    let made = change(common, store, "promote", promoted)?;
+    let made = change(common, store, "promote", is_forced, promoted)?;
     report(common, "promoted", &made.found, Some(made.written), &[], &[])
 }
 
@@ -180,7 +180,7 @@ fn abort_now(common: &Common, store: &dyn ChangeRules, reasons: &[String]) -> Re
         [] => "abort".to_owned(),
         reasons => format!("abort, since {}", shortened_reasons(reasons)),
     };
-    let made = change(common, store, &what, |text| Ok(windfall_config::abort(text)?))?;
+    let made = change(common, store, &what, false, |text| Ok(windfall_config::abort(text)?))?;
     report(common, "taken back", &made.found, Some(made.written), &[], reasons)
 }
 
@@ -263,9 +263,10 @@ fn change(
     common: &Common,
     store: &dyn ChangeRules,
     what: &str,
+    by_force: bool,
     make: impl Fn(&str) -> Result<String>,
 ) -> Result<Made> {
-    make_change(common, store, &reason(what, &common.remark.why), make)
+    make_change(common, store, &reason(what, &common.remark.why), by_force, make)
 }
 
 /// The reason of a step, as the history keeps it. What is said of the step is cut where it has no room beside the reason

@@ -1,11 +1,12 @@
 //! Changes that wait for a second person: kept and shown, made once by another one, bounded, and over after a day.
 
-use super::{Place, begin, said, same, with_burst};
+use super::{Kept, Place, begin, said, same, with_burst};
 use std::thread;
 use windfall_config::{
-    Actor, ChangeRules, PROPOSAL_VALID_MS, PROPOSALS_MAX, ProcessStatus, RulesEdit, SetError, Written,
+    Actor, ChangeRules, PROPOSAL_VALID_MS, PROPOSALS_MAX, ProcessStatus, RulesEdit, SetError, StageError,
+    StageFor, StagedStatus, Written,
 };
-use windfall_contract::rules::Fuse;
+use windfall_contract::rules::{Fuse, Guards};
 
 /// The burst of the sample; more of it costs money.
 const BURST: u32 = 30_000;
@@ -46,7 +47,7 @@ pub(super) fn another_person_makes_what_one_has_proposed(place: &dyn Place) -> R
     same("the document", &store.show().map_err(said)?, &text)?;
     same("nothing in the history", &changes(&*store)?, &2)?;
 
-    let shown = store.proposals(5).map_err(said)?;
+    let shown = store.proposals(5).map_err(said)?.open;
     let [shown] = &shown[..] else { return Err(format!("{shown:?}")) };
     let row = (shown.number, shown.at_ms, shown.who.as_str(), shown.identity(), shown.why.as_str());
     same("shown", &row, &(number, 3, "ann: Ann Lee", "proved", "the evening"))?;
@@ -82,7 +83,7 @@ pub(super) fn another_person_makes_what_one_has_proposed(place: &dyn Place) -> R
 pub(super) fn what_was_said_is_told_from_what_was_proved(place: &dyn Place) -> Result<(), String> {
     let (store, text) = asking(place)?;
     let number = waits(store.set(&with_burst(&text, BURST + 1)?, "bob", "more", 3))?;
-    let shown = store.proposals(4).map_err(said)?;
+    let shown = store.proposals(4).map_err(said)?.open;
     same("said", &shown.first().map(|one| one.identity()), &Some("said"))?;
     // The name that was said is taken at its word against its owner.
     match store.approve(number, BOB, 4) {
@@ -111,7 +112,7 @@ pub(super) fn what_stops_or_slows_down_never_waits(place: &dyn Place) -> Result<
     let mut rules = windfall_config::parse_rules(&text, None).map_err(said)?;
     rules.changes_need_approval = false;
     waits(store.set(&windfall_config::rules_text(&rules), "ann", "alone again", 5))?;
-    same("all wait", &store.proposals(6).map_err(said)?.len(), &3)?;
+    same("all wait", &store.proposals(6).map_err(said)?.open.len(), &3)?;
     same("the document", &store.show().map_err(said)?, &text)
 }
 
@@ -125,7 +126,7 @@ pub(super) fn a_proposal_ends_when_the_rules_move_on_or_after_a_day(place: &dyn 
         other => return Err(format!("made from rules that are there no more: {other:?}")),
     }
     let in_force = store.show().map_err(said)?;
-    let shown = store.proposals(5).map_err(said)?;
+    let shown = store.proposals(5).map_err(said)?.open;
     same("it says so", &shown.first().map(|one| one.differences_from(&in_force)), &Some(None))?;
     store.refuse(second, ANN, 5).map_err(said)?;
     match store.refuse(second, ANN, 5) {
@@ -135,8 +136,8 @@ pub(super) fn a_proposal_ends_when_the_rules_move_on_or_after_a_day(place: &dyn 
 
     let third = waits(store.set_by(&with_burst(&in_force, BURST + 3)?, ANN, "three", 10))?;
     let over = 10 + PROPOSAL_VALID_MS;
-    same("on the last day", &store.proposals(over - 1).map_err(said)?.len(), &1)?;
-    same("after it", &store.proposals(over).map_err(said)?.len(), &0)?;
+    same("on the last day", &store.proposals(over - 1).map_err(said)?.open.len(), &1)?;
+    same("after it", &store.proposals(over).map_err(said)?.open.len(), &0)?;
     match store.approve(third, BOB, over) {
         Err(SetError::UnknownProposal(_)) => {}
         other => return Err(format!("expired: {other:?}")),
@@ -224,4 +225,131 @@ pub(super) fn approval_does_not_begin_while_an_old_process_runs(place: &dyn Plac
     store.report(&ProcessStatus { knows_approval: true, ..old }).map_err(said)?;
     let written = store.set(&text, "ann", "two see more than one", 7).map_err(said)?;
     same("then it does", &written, &Written::Changed { version: 2 })
+}
+
+/// A process with consumers that knows every guard, by its report.
+fn process(name: &str, at_ms: u64) -> ProcessStatus {
+    let guards = ["latency_p99_max_ms", "budget_lasts_min_ms"];
+    ProcessStatus {
+        process: name.to_owned(),
+        version: 2,
+        at_ms,
+        refuses: None,
+        source_failure: None,
+        stages: Some(true),
+        staged: None,
+        guards: guards.map(str::to_owned).to_vec(),
+        knows_approval: true,
+    }
+}
+
+/// The document in which the process `one` tries a larger burst for a second, begun at 3.
+fn with_trial(text: &str, guards: Guards) -> Result<String, String> {
+    let wanted = windfall_config::parse_rules(&with_burst(text, BURST + 1)?, None).map_err(said)?;
+    let who = StageFor { processes: vec!["one".to_owned()], guards, proven_after_ms: 1_000 };
+    windfall_config::stage(text, &wanted, &who, 3).map_err(said)
+}
+
+/// The document does not change where a process gives a trial up after its promotion was proposed.
+pub(super) fn a_trial_is_looked_at_again_when_its_promotion_is_approved(
+    place: &dyn Place,
+) -> Result<(), String> {
+    let (store, text) = asking(place)?;
+    let trial = waits(store.set_by(&with_trial(&text, Guards::default())?, ANN, "try it", 3))?;
+    store.approve(trial, BOB, 3).map_err(said)?;
+    let report = |at_ms: u64, given_up: Option<&str>| {
+        let staged =
+            StagedStatus { since_ms: 3, runs: given_up.is_none(), given_up: given_up.map(str::to_owned) };
+        store.report(&ProcessStatus { staged: Some(staged), ..process("one", at_ms) }).map_err(said)
+    };
+    report(1_003, None)?;
+    let in_force = store.show().map_err(said)?;
+    let promoted = windfall_config::promote(&in_force, &store.reports().map_err(said)?, false, 1_004);
+    let promoted = promoted.map_err(said)?;
+    let number = waits(store.set_by(&promoted, ANN, "it holds", 1_004))?;
+    report(1_005, Some("the lag is 9"))?;
+    match store.approve(number, BOB, 1_006) {
+        Err(SetError::NotProven { why, .. }) => {
+            same("why", &why.as_str(), &"one gave it up: the lag is 9")?;
+        }
+        other => return Err(format!("promoted after it was given up: {other:?}")),
+    }
+    same("the document", &store.show().map_err(said)?, &in_force)?;
+
+    // The same by force is another proposal, which says so.
+    let forced = waits(store.force_by(&promoted, ANN, "it holds", 1_007))?;
+    let shown = store.proposals(1_007).map_err(said)?.open;
+    let rows: Vec<_> = shown.iter().map(|one| (one.number, one.promotes, one.by_force)).collect();
+    same("shown", &rows, &vec![(number, Some(3), false), (forced, Some(3), true)])?;
+    store.approve(forced, BOB, 1_008).map_err(said)?;
+    let rules = windfall_config::parse_rules(&store.show().map_err(said)?, None).map_err(said)?;
+    same("in force", &(rules.staged, rules.limits.global.burst), &(None, BURST + 1))
+}
+
+/// A role may have gone back to an older release since the trial was proposed.
+pub(super) fn a_trial_that_a_process_would_refuse_is_not_approved(place: &dyn Place) -> Result<(), String> {
+    let (store, text) = asking(place)?;
+    let guards = Guards { latency_p99_max_ms: Some(2_000), ..Guards::default() };
+    store.report(&process("one", 3)).map_err(said)?;
+    let number = waits(store.set_by(&with_trial(&text, guards)?, ANN, "try it", 3))?;
+    store.report(&ProcessStatus { guards: Vec::new(), ..process("one", 4) }).map_err(said)?;
+    match store.approve(number, BOB, 5) {
+        Err(SetError::Trial(StageError::OldProcessForGuard { process, guard: "latency_p99_max_ms" })) => {
+            same("who", &process.as_str(), &"one")?;
+        }
+        other => return Err(format!("approved though a process would refuse it: {other:?}")),
+    }
+    same("the document", &store.show().map_err(said)?, &text)?;
+    store.report(&process("one", 6)).map_err(said)?;
+    let made = store.approve(number, BOB, 7).map_err(said)?;
+    same("then it is", &made, &Written::Changed { version: 3 })
+}
+
+pub(super) fn a_damaged_proposal_holds_up_no_other(place: &dyn Place) -> Result<(), String> {
+    let (store, text) = asking(place)?;
+    let first = waits(store.set_by(&with_burst(&text, BURST + 1)?, ANN, "one", 3))?;
+    let second = waits(store.set_by(&with_burst(&text, BURST + 2)?, ANN, "two", 3))?;
+    place.damage(Kept::Proposal(first))?;
+    let shown = |now_ms: u64| -> Result<(Vec<u64>, Vec<u64>), String> {
+        let shown = store.proposals(now_ms).map_err(said)?;
+        let open = shown.open.iter().map(|one| one.number).collect();
+        Ok((open, shown.unreadable.iter().map(|(number, _)| *number).collect()))
+    };
+    same("shown", &shown(4)?, &(vec![second], vec![first]))?;
+    match store.approve(first, BOB, 4) {
+        Err(SetError::DamagedProposal { .. }) => {}
+        other => return Err(format!("approved unread: {other:?}")),
+    }
+    let third = waits(store.set_by(&with_burst(&text, BURST + 3)?, ANN, "three", 4))?;
+    same("another number", &(second < third), &true)?;
+    store.refuse(first, ANN, 5).map_err(said)?;
+    same("removed", &shown(5)?, &(vec![second, third], Vec::new()))?;
+    match store.refuse(first, ANN, 5) {
+        Err(SetError::UnknownProposal(_)) => {}
+        other => return Err(format!("removed twice: {other:?}")),
+    }
+    store.approve(second, BOB, 6).map_err(said).map(drop)
+}
+
+/// Neither does it where the newest entries of the history cannot be read.
+pub(super) fn a_broken_document_opens_nothing(place: &dyn Place) -> Result<(), String> {
+    let (store, text) = asking(place)?;
+    let pause = RulesEdit::Fuse { bonus_type: "cash".to_owned(), fuse: Fuse::Pause };
+    let paused = pause.apply(&text).map_err(said)?;
+    store.set_by(&paused, ANN, "cash is paid twice", 3).map_err(said)?;
+    let mut rules = windfall_config::parse_rules(&paused, None).map_err(said)?;
+    rules.changes_need_approval = false;
+    let alone = windfall_config::rules_text(&rules);
+    place.overwrite(b"version = = 1")?;
+    place.damage(Kept::Change(3))?;
+    waits(store.set_by(&alone, ANN, "alone again", 4))?;
+    // What the newest entry that can be read has is put back at once.
+    same("mended", &store.set_by(&text, ANN, "mend", 5).map_err(said)?, &Written::Changed { version: 4 })?;
+    place.overwrite(b"version = = 1")?;
+    for version in 1..=4 {
+        place.damage(Kept::Change(version))?;
+    }
+    let number = waits(store.set_by(&alone, ANN, "alone again", 6))?;
+    let made = store.approve(number, BOB, 7).map_err(said)?;
+    same("by two it is made", &made, &Written::Changed { version: 5 })
 }
