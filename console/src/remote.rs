@@ -23,6 +23,9 @@ pub struct RemoteRules {
     key: Zeroizing<String>,
 }
 
+/// Rows of proposals, and the numbers of those that cannot be read, each with the reason.
+type Waiting = (Vec<Value>, Vec<(u64, String)>);
+
 /// The console has not done what it was asked for.
 enum NotDone {
     /// It has refused it: nothing was written.
@@ -58,7 +61,7 @@ impl RemoteRules {
     ///
     /// # Errors
     /// [`ReadError`].
-    pub fn waiting(&self) -> Result<(Vec<Value>, Vec<(u64, String)>), ReadError> {
+    pub fn waiting(&self) -> Result<Waiting, ReadError> {
         let answer = self.get("/proposals")?;
         let unreadable = answer["unreadable"].as_array().into_iter().flatten();
         let unreadable = unreadable
