@@ -92,7 +92,10 @@ impl Fixture {
 
     async fn result(&self, log_id: i64) -> RunResult {
         let found = self.admin.wait(|seen| seen.results.iter().find(|one| one.run == log_id).cloned());
-        timeout(PATIENCE, found).await.unwrap_or_else(|_| panic!("run {log_id} is reported"))
+        let Ok(result) = timeout(PATIENCE, found).await else {
+            panic!("run {log_id} is not reported; the executor said:\n{}", self.java.log())
+        };
+        result
     }
 
     /// The run is reported with this code and these words.
