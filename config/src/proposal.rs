@@ -377,6 +377,19 @@ mod tests {
 
     const SAMPLE: &str = include_str!("../samples/rules.toml");
 
+    fn change(at_ms: u64, before: Option<&str>, after: &str) -> Change {
+        Change {
+            version: 2,
+            at_ms,
+            who: "ann".into(),
+            why: "a test".into(),
+            before: before.map(str::to_owned),
+            after: after.to_owned(),
+            caller: None,
+            approved_by: None,
+        }
+    }
+
     fn asking() -> String {
         let text = SAMPLE.replacen("# changes_need_approval = true", "changes_need_approval = true", 1);
         assert!(parse_rules(&text, None).unwrap().changes_need_approval, "the sample shows the key");
@@ -384,17 +397,7 @@ mod tests {
     }
 
     fn gate_of(before: &str, after: &str) -> Gate {
-        let change = Change {
-            version: 2,
-            at_ms: 5,
-            who: "ann".into(),
-            why: "a test".into(),
-            before: Some(before.to_owned()),
-            after: after.to_owned(),
-            caller: None,
-            approved_by: None,
-        };
-        gate(&change, &Last::Nothing)
+        gate(&change(5, Some(before), after), &Last::Nothing)
     }
 
     fn edited(text: &str, edits: &[RulesEdit]) -> String {
@@ -472,17 +475,8 @@ mod tests {
             proven_after_ms: 600_000,
         };
         let wanted = parse_rules(&edited(&text, &[limit(badge(), 1_500, None)]), None).unwrap();
-        let change = Change {
-            version: 2,
-            at_ms: 1_000,
-            who: "ann".into(),
-            why: "a test".into(),
-            before: Some(text.clone()),
-            after: stage(&text, &wanted, &who, 1_000).unwrap(),
-            caller: None,
-            approved_by: None,
-        };
-        let proposal = Proposal::of(change, 1, false);
+        let after = stage(&text, &wanted, &who, 1_000).unwrap();
+        let proposal = Proposal::of(change(1_000, Some(&text), &after), 1, false);
         let staged = |text: &str| parse_rules(text, None).unwrap().staged.unwrap();
         let begun = staged(&proposal.text_at(Some(&text), 51_000));
         assert_eq!((begun.since_ms, begun.proven_ms), (51_000, 651_000));
@@ -493,19 +487,7 @@ mod tests {
 
     #[test]
     fn a_document_that_is_no_rules_opens_nothing() {
-        let mend = |after: &str, last: &Last| {
-            let change = Change {
-                version: 3,
-                at_ms: 5,
-                who: "ann".into(),
-                why: "mend".into(),
-                before: Some("version = = 1".into()),
-                after: after.to_owned(),
-                caller: None,
-                approved_by: None,
-            };
-            gate(&change, last)
-        };
+        let mend = |after: &str, last: &Last| gate(&change(5, Some("version = = 1"), after), last);
         let asked = Last::Text(asking());
         assert_eq!(mend(&asking(), &asked), Gate::Open, "what was there is put back at once");
         assert_eq!(mend(SAMPLE, &asked), Gate::Waits);
@@ -516,18 +498,11 @@ mod tests {
 
     #[test]
     fn a_history_says_what_its_newest_document_says_that_can_be_read() {
-        let change = |version: u64, after: String| Change {
-            version,
-            at_ms: 5,
-            who: "ann".into(),
-            why: "a test".into(),
-            before: None,
-            after,
-            caller: None,
-            approved_by: None,
-        };
         let history = |texts: Vec<String>, damaged: usize| History {
-            changes: (1..).zip(texts).map(|(version, text)| change(version, text)).collect(),
+            changes: (1..)
+                .zip(texts)
+                .map(|(version, text)| Change { version, ..change(5, None, &text) })
+                .collect(),
             unreadable: vec![("3.toml".to_owned(), "half of it".to_owned()); damaged],
         };
         let all = vec![SAMPLE.to_owned(), asking(), "version = = 3".to_owned()];
@@ -548,19 +523,8 @@ mod tests {
         };
         let wanted = parse_rules(&edited(&text, &[limit(badge(), 2_500, None)]), None).unwrap();
         let staged = stage(&text, &wanted, &who, 1_000).unwrap();
-        let proposal = |after: String, by_force: bool| {
-            let change = Change {
-                version: 2,
-                at_ms: 601_001,
-                who: "ann".into(),
-                why: "a test".into(),
-                before: Some(staged.clone()),
-                after,
-                caller: None,
-                approved_by: None,
-            };
-            Proposal::of(change, 7, by_force)
-        };
+        let proposal =
+            |after: String, by_force: bool| Proposal::of(change(601_001, Some(&staged), &after), 7, by_force);
         let report = |given_up: Option<&str>| ProcessStatus {
             process: "consumer-a-1".into(),
             version: 2,
@@ -618,17 +582,7 @@ mod tests {
             let source = read_proposal(number, "number = ").unwrap_err();
             (number, ReadError { place, source })
         };
-        let change = Change {
-            version: 2,
-            at_ms: 1_000,
-            who: "ann".into(),
-            why: "a test".into(),
-            before: Some(asking()),
-            after: SAMPLE.to_owned(),
-            caller: None,
-            approved_by: None,
-        };
-        let wanted = Proposal::of(change, 4, false);
+        let wanted = Proposal::of(change(1_000, Some(&asking()), SAMPLE), 4, false);
         let other_number = read_proposal(5, &toml::to_string(&wanted).unwrap()).unwrap_err();
         assert!(other_number.to_string().contains("proposal 4"), "{other_number}");
         let kept =
